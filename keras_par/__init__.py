@@ -1,0 +1,44 @@
+"""Distribution strategies for Keras 3 on TensorFlow; importing this package loads neither TensorFlow nor Horovod."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from keras_par import callbacks as callbacks
+    from keras_par import data as data
+    from keras_par.comm.reducer import GradientReducer as GradientReducer
+    from keras_par.distribution.data_parallel import DataParallel as DataParallel
+    from keras_par.distribution.runtime import init as init
+    from keras_par.distribution.runtime import local_rank as local_rank
+    from keras_par.distribution.runtime import local_size as local_size
+    from keras_par.distribution.runtime import rank as rank
+    from keras_par.distribution.runtime import shutdown as shutdown
+    from keras_par.distribution.runtime import size as size
+
+_ROOM_OF = {
+    "DataParallel": "keras_par.distribution.data_parallel",
+    "GradientReducer": "keras_par.comm.reducer",
+    "init": "keras_par.distribution.runtime",
+    "local_rank": "keras_par.distribution.runtime",
+    "local_size": "keras_par.distribution.runtime",
+    "rank": "keras_par.distribution.runtime",
+    "shutdown": "keras_par.distribution.runtime",
+    "size": "keras_par.distribution.runtime",
+}
+_SUBPACKAGES = ("callbacks", "data")
+
+__all__ = ["__version__", *_ROOM_OF, *_SUBPACKAGES]
+
+
+def __getattr__(name: str):
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"keras_par.{name}")
+    if name in _ROOM_OF:
+        return getattr(importlib.import_module(_ROOM_OF[name]), name)
+    raise AttributeError(f"module 'keras_par' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

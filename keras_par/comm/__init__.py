@@ -1,0 +1,1 @@
+"""Talking to the other ranks: communicators, the reduction of gradients, and errors that all ranks share."""

@@ -1,0 +1,66 @@
+"""The interface through which all other rooms talk to the other ranks, so that it can be counted or replaced."""
+
+import abc
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import tensorflow as tf
+
+ReduceOp = Literal["sum", "mean", "min", "max"]
+
+
+class Communicator(abc.ABC):
+    """Collectives over all ranks of the job.
+
+    Every rank must call the same collectives with the same names; calls with different names may come in any
+    order, and a name may be used again once its last call is complete. All work eagerly and inside
+    `tf.function`, where they are not stateful: an unused result is pruned on every rank alike.
+    """
+
+    engine: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    @abc.abstractmethod
+    def all_reduce(self, tensors: Sequence[tf.Tensor], name: str, op: ReduceOp = "sum") -> list[tf.Tensor]:
+        """Reduces each of `tensors` (equal shapes on all ranks, one dtype) over the ranks, as one fused message.
+
+        Costs one all-reduce of the tensors' total size.
+        """
+
+    @abc.abstractmethod
+    def all_gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Concatenates the ranks' `tensor` along dim 0, in rank order; the lengths of dim 0 may differ.
+
+        Costs one all-gather, and one of the lengths.
+        """
+
+    @abc.abstractmethod
+    def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """Sends the i-th of `size` equal parts of dim 0 to rank i and concatenates what arrives, in rank order."""
+
+    @abc.abstractmethod
+    def broadcast(self, tensors: Sequence[tf.Tensor], name: str, root_rank: int = 0) -> list[tf.Tensor]:
+        """Gives every rank the root's `tensors` (equal shapes and dtypes on all ranks). One broadcast each."""
+
+    @abc.abstractmethod
+    def shutdown(self) -> None:
+        """Leaves the job; pending collectives on other ranks fail instead of waiting."""
+
+    def all_gather_object(self, value: Any, name: str) -> list[Any]:
+        """The ranks' values, anything JSON can carry, in rank order. Eager only; costs two all-gathers."""
+        data = tf.io.decode_raw(json.dumps(value), tf.uint8)
+        lengths = self.all_gather(tf.reshape(tf.size(data), [1]), f"{name}.length").numpy()
+        everything = self.all_gather(data, f"{name}.data").numpy().tobytes()
+        values, start = [], 0
+        for length in lengths:
+            values.append(json.loads(everything[start : start + length]))
+            start += length
+        return values
+
+    def barrier(self, name: str) -> None:
+        """Returns once every rank has called it. Eager only; costs one all-reduce of a scalar."""
+        self.all_reduce([tf.constant(0, tf.int32)], name)

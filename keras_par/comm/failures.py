@@ -1,0 +1,150 @@
+"""Tells every rank which rank failed first and why, over sockets that do not depend on the collectives."""
+
+import json
+import socket
+import socketserver
+import threading
+import time
+import uuid
+
+import tensorflow as tf
+
+from keras_par.comm import world
+from keras_par.comm.communicator import Communicator
+
+ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
+HEARD_SECONDS = 3.0  # how long it then stays, so that the others can ask what happened
+
+
+class AgreedError(Exception):
+    """Mixed into errors that every rank raises together, so that none needs to be told by another."""
+
+
+class FailureBoard:
+    """A list of failures kept by rank 0, which every rank can append to and read.
+
+    Creating it costs one all-gather of a few bytes; after that no collective is used.
+    """
+
+    def __init__(self, communicator: Communicator):
+        self._rank, self._size = communicator.rank, communicator.size
+        self._entries: list[tuple[int, str]] = []  # rank 0's, in the order of arrival
+        self._heard: set[int] = set()  # rank 0's: who has read a failure
+        self._lock = threading.Lock()
+        self._server: socketserver.ThreadingTCPServer | None = None
+        own = self._serve(communicator) if self._rank == 0 else None
+        host, port, self._token = communicator.all_gather_object(own, "kp.failures")[0]
+        self._address = (host, port)
+
+    def report(self, message: str) -> list[tuple[int, str]]:
+        """Appends this rank's failure; returns all failures in the order of arrival, empty if rank 0 is gone."""
+        return self._ask(message)
+
+    def failures(self) -> list[tuple[int, str]]:
+        """All failures reported so far, as (rank, message), in the order of arrival."""
+        return self._ask(None)
+
+    def wait_until_heard(self) -> None:
+        """On rank 0, keeps a failed job's board open until every rank has read it, at most HEARD_SECONDS."""
+        deadline = time.monotonic() + HEARD_SECONDS
+        while self._server and self._entries and len(self._heard) < self._size and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _serve(self, communicator: Communicator) -> tuple[str, int, str]:
+        one_host = communicator.local_size == communicator.size
+        host = "127.0.0.1" if one_host else socket.gethostbyname(socket.gethostname())
+        board = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self):
+                request = json.loads(self.rfile.readline())
+                if request["token"] == token:
+                    self.wfile.write(json.dumps(board._enter(request["rank"], request["failure"])).encode())
+
+        token = uuid.uuid4().hex
+        self._server = socketserver.ThreadingTCPServer((host, 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="kp-failures", daemon=True).start()
+        return host, self._server.server_address[1], token
+
+    def _enter(self, rank: int, failure: str | None) -> list[tuple[int, str]]:
+        with self._lock:
+            if failure is not None and rank not in [entry[0] for entry in self._entries]:
+                self._entries.append((rank, failure))
+            if self._entries:
+                self._heard.add(rank)
+            return list(self._entries)
+
+    def _ask(self, failure: str | None) -> list[tuple[int, str]]:
+        if self._server:
+            return self._enter(self._rank, failure)
+        try:
+            with socket.create_connection(self._address, timeout=HEARD_SECONDS) as connection:
+                request = {"token": self._token, "rank": self._rank, "failure": failure}
+                connection.sendall(json.dumps(request).encode() + b"\n")
+                answer = connection.makefile().read()
+        except OSError:
+            return []
+        return [tuple(entry) for entry in json.loads(answer)] if answer else []
+
+
+_board: FailureBoard | None = None
+
+
+def start(communicator: Communicator) -> None:
+    """Opens the board of a job with several ranks. Costs two all-gathers of a few bytes."""
+    global _board
+    if communicator.size > 1:
+        _board = FailureBoard(communicator)
+
+
+def explain(error: Exception) -> Exception:
+    """Shares `error` with the other ranks and returns what this rank should raise.
+
+    A rank with an error of its own reports it. If within ALIKE_SECONDS every rank has failed, all may go on and
+    nothing else happens; otherwise this rank leaves the job, so that the others end at once instead of waiting
+    in a collective. A rank whose error only says that another one left gets a RuntimeError naming that rank.
+    Called again with an error it has seen, it returns it unchanged.
+    """
+    if _board is None or isinstance(error, AgreedError) or getattr(error, "_keras_par_told", False):
+        return error
+    if is_consequence(error):
+        told: Exception = RuntimeError(name_culprit(_board.failures(), _board._rank))
+    else:
+        told = error
+        known = _board.report(f"{type(error).__name__}: {first_line(error)}")
+        if not all_failed(known):
+            world.stop()
+            _board.wait_until_heard()
+    told._keras_par_told = True  # type: ignore[attr-defined]
+    return told
+
+
+def all_failed(known: list[tuple[int, str]]) -> bool:
+    assert _board is not None
+    deadline = time.monotonic() + ALIKE_SECONDS
+    while len(known) < _board._size and time.monotonic() < deadline:
+        time.sleep(0.1)
+        known = _board.failures()
+    return len(known) == _board._size
+
+
+def is_consequence(error: Exception) -> bool:
+    """True if `error` says that a collective failed, which happens when another rank has left."""
+    text = str(error).lower()
+    return isinstance(error, tf.errors.OpError) and ("horovod" in text or "gloo" in text)
+
+
+def name_culprit(failures: list[tuple[int, str]], own_rank: int) -> str:
+    others = [failure for failure in failures if failure[0] != own_rank]
+    if not others:
+        return (
+            "keras-par: another rank ended without saying why, so this rank stops: look for its last output, "
+            "or for a process killed by the system (out of memory)."
+        )
+    rank, message = others[0]
+    return f"keras-par: rank {rank} failed first, so this rank stops: {message}"
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

@@ -1,0 +1,83 @@
+"""Collectives by Horovod's TensorFlow operations; its own Keras layer does nothing on Keras 3 and is not used."""
+
+import importlib.metadata
+
+import tensorflow as tf
+
+from keras_par.comm.communicator import Communicator
+
+
+def load():
+    """Imports Horovod's operations.
+
+    Raises:
+        RuntimeError: Horovod is not installed, or does not load with the TensorFlow installed here.
+    """
+    try:
+        from horovod.tensorflow import mpi_ops
+    except ModuleNotFoundError as error:
+        if error.name != "horovod":
+            raise
+        raise RuntimeError(
+            "keras-par: this job has several ranks but Horovod is not installed: run 'keras-par install-horovod'."
+        ) from None
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RuntimeError(
+            f"keras-par: Horovod {importlib.metadata.version('horovod')} does not load with TensorFlow "
+            f"{tf.__version__}, it was probably built for another one ({reason}): "
+            "run 'keras-par install-horovod --rebuild'."
+        ) from error
+    return mpi_ops
+
+
+class HorovodCommunicator(Communicator):
+    """All ranks of a job started by `horovodrun` or `mpirun`, connected by MPI or Gloo.
+
+    Uses the operations of `horovod.tensorflow.mpi_ops`, whose underscored functions are the only ones that take
+    a name; Horovod 0.28.1 is the last release and the only one supported.
+
+    Raises:
+        RuntimeError: Horovod does not load, or has no support for `engine`.
+    """
+
+    def __init__(self, engine: str):
+        self._ops = load()
+        built = self._ops.mpi_built() if engine == "mpi" else self._ops.gloo_built()
+        if not built:
+            raise RuntimeError(
+                f"keras-par: the job was started for {engine}, but Horovod was built without it: "
+                f"run 'keras-par install-horovod --engine {engine} --rebuild'."
+            )
+        self._ops.init()
+        self.engine = engine
+        self.rank, self.size = self._ops.rank(), self._ops.size()
+        self.local_rank, self.local_size = self._ops.local_rank(), self._ops.local_size()
+        self._op = {
+            "sum": self._ops.Sum,
+            "mean": self._ops.Average,
+            "min": self._ops.Min,
+            "max": self._ops.Max,
+        }
+
+    def all_reduce(self, tensors, name, op="sum"):
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        options = {"name": name, "op": self._op[op], "ignore_name_scope": True}
+        if len(tensors) == 1:
+            return [self._ops._allreduce(tensors[0], **options)]
+        return self._ops._grouped_allreduce(tensors, **options)
+
+    def all_gather(self, tensor, name):
+        return self._ops.allgather(tensor, name=name, ignore_name_scope=True)
+
+    def all_to_all(self, tensor, name):
+        return self._ops.alltoall(tensor, name=name, ignore_name_scope=True)
+
+    def broadcast(self, tensors, name, root_rank=0):
+        return [
+            self._ops.broadcast(tensor, root_rank, name=f"{name}.{i}", ignore_name_scope=True)
+            for i, tensor in enumerate(tensors)
+        ]
+
+    def shutdown(self):
+        self._ops.shutdown()

@@ -1,0 +1,77 @@
+"""Starts and holds this process's one communicator: Horovod's in a launched job, the solo one otherwise."""
+
+import atexit
+
+from keras_par.comm import launch
+from keras_par.comm.communicator import Communicator
+from keras_par.comm.solo import SoloCommunicator
+
+_active: Communicator | None = None
+
+
+def start(engine: str | None = None) -> Communicator:
+    """Starts communication as the launch allows, once; later calls return the same communicator.
+
+    Args:
+        engine: "mpi", "gloo" or "solo"; None takes what the launch offers.
+
+    Raises:
+        ValueError: `engine` is not one of these.
+        RuntimeError: the launch does not offer `engine`, or Horovod is missing or does not load.
+    """
+    global _active
+    if engine not in (None, "mpi", "gloo", "solo"):
+        raise ValueError(f"keras-par: engine={engine!r} is unknown, use 'mpi', 'gloo', 'solo' or None.")
+    if _active is None:
+        _active = create(engine, launch.detect())
+        atexit.register(stop)
+    elif engine not in (None, _active.engine):
+        raise RuntimeError(
+            f"keras-par: init(engine={engine!r}) came after communication had started on {_active.engine}: "
+            "call it first, or call kp.shutdown() before."
+        )
+    return _active
+
+
+def create(engine: str | None, launched: launch.Launch) -> Communicator:
+    if engine not in (None, launched.engine):
+        how = {"mpi": "mpirun -np N", "gloo": "horovodrun -np N --gloo", "solo": "python, without a launcher"}
+        raise RuntimeError(
+            f"keras-par: init(engine={engine!r}) does not fit this launch, which is {launched.engine} with "
+            f"{launched.size} rank(s): start the script by '{how[engine]}'."
+        )
+    if launched.engine == "solo":
+        return SoloCommunicator()
+    from keras_par.comm.horovod import HorovodCommunicator
+
+    return HorovodCommunicator(launched.engine)
+
+
+def current() -> Communicator:
+    """The active communicator.
+
+    Raises:
+        RuntimeError: communication has not been started.
+    """
+    if _active is None:
+        raise RuntimeError("keras-par: call kp.init() first.")
+    return _active
+
+
+def is_started() -> bool:
+    return _active is not None
+
+
+def replace(communicator: Communicator) -> Communicator:
+    """Makes `communicator` the active one and returns the one before, for counting collectives."""
+    global _active
+    before, _active = current(), communicator
+    return before
+
+
+def stop() -> None:
+    """Leaves the job; collectives that other ranks are waiting in fail instead of hanging."""
+    global _active
+    if _active is not None:
+        _active.shutdown()
+        _active = None

@@ -1,0 +1,1 @@
+"""The strategies, and the start of the job they run in."""

@@ -1,0 +1,55 @@
+"""The data-parallel strategy: every rank holds the whole model and works on its rows of each global batch."""
+
+import keras
+
+from keras_par.comm.reducer import FUSION_MB, Compression
+from keras_par.distribution.runtime import init
+from keras_par.seam.binding import Options
+
+
+class DataParallel(keras.distribution.DataParallel):
+    """Trains one model on all ranks, with the result that one process would have on the same global batches.
+
+    ```python
+    strategy = kp.DataParallel()
+    with strategy.scope():
+        model = keras.Sequential([...])
+        model.compile("adam", "mse")
+    model.fit(x, y, batch_size=64)  # 64 rows over all ranks
+    ```
+
+    Creating it calls `kp.init()`. Each update costs one all-reduce for each `fusion_mb` of gradients.
+
+    Args:
+        device_mesh: as Keras has it; a 1D mesh over all ranks.
+        devices: as Keras has it; all ranks.
+        auto_shard_dataset: False if what `fit` is given is this rank's rows already.
+        reduction: "mean" trains on the mean over the global batch; "sum" on that times the number of ranks.
+        fusion_mb: size in megabytes up to which gradients share one all-reduce.
+        compression: None, "fp16" or "bf16": how float32 gradients are sent; see `kp.GradientReducer`.
+        broadcast_variables: True gives all ranks rank 0's initial weights, optimizer and metric state.
+
+    Raises:
+        ValueError: an option has no such value, or the mesh does not cover all ranks.
+    """
+
+    def __init__(
+        self,
+        device_mesh=None,
+        devices=None,
+        auto_shard_dataset: bool = True,
+        *,
+        reduction: str = "mean",
+        fusion_mb: float = FUSION_MB,
+        compression: Compression = None,
+        broadcast_variables: bool = True,
+    ):
+        init()
+        self.keras_par_options = Options(reduction, fusion_mb, compression, broadcast_variables)  # type: ignore[arg-type]
+        super().__init__(device_mesh, devices, auto_shard_dataset)
+        num_ranks = keras.distribution.get_device_count()
+        if self.device_mesh.devices.size != num_ranks:
+            raise ValueError(
+                f"keras-par: DataParallel's mesh has {self.device_mesh.devices.size} device(s) but the job has "
+                f"{num_ranks} rank(s): leave out devices and device_mesh, or list all ranks."
+            )

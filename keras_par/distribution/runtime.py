@@ -1,0 +1,99 @@
+"""`kp.init()` and what it starts: communication, this rank's device, a shared seed, the hooks in Keras."""
+
+import random
+import sys
+
+import tensorflow as tf
+
+from keras_par.comm import failures, world
+from keras_par.comm.communicator import Communicator
+from keras_par.seam.install import install
+
+UNSET_SEED = 87654321  # what TensorFlow reports while no global seed is set
+
+
+def init(engine: str | None = None) -> None:
+    """Starts the job: joins the other ranks of the launch, or none without a launcher. May be called again.
+
+    Under `horovodrun` or `mpirun` it starts Horovod, gives a rank with GPUs the one of its local rank, and, where
+    no TensorFlow seed is set, sets the same one on all ranks, so that unseeded shuffles of tf.data agree.
+    Without a launcher there is one rank, and neither Horovod nor MPI is loaded.
+
+    Args:
+        engine: "mpi", "gloo" or "solo" to insist on one; None takes what the launch offers.
+
+    Raises:
+        ValueError: `engine` is unknown.
+        RuntimeError: the launch does not offer `engine`, Horovod is missing or does not load, or this version of
+            Keras is not supported.
+
+    Costs a few all-gathers of some bytes, the first time.
+    """
+    first = not world.is_started()
+    install()
+    communicator = world.start(engine)
+    if first:
+        take_gpu(communicator)
+        failures.start(communicator)
+        share_seed(communicator)
+        if communicator.size > 1:
+            sys.excepthook = tell_before(sys.excepthook)
+
+
+def shutdown() -> None:
+    """Leaves the job. Other ranks that still wait for this one get an error; happens by itself at exit."""
+    world.stop()
+
+
+def rank() -> int:
+    """This process's number among all ranks, from 0."""
+    return world.current().rank
+
+
+def size() -> int:
+    """Number of ranks in the job."""
+    return world.current().size
+
+
+def local_rank() -> int:
+    """This process's number among the ranks of its host, from 0."""
+    return world.current().local_rank
+
+
+def local_size() -> int:
+    """Number of ranks on this host."""
+    return world.current().local_size
+
+
+def take_gpu(communicator: Communicator) -> None:
+    """Lets this rank see one GPU, its local rank's. Written by TensorFlow's and Horovod's guides; untested."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus and communicator.size > 1:
+        own = gpus[communicator.local_rank % len(gpus)]
+        tf.config.set_visible_devices(own, "GPU")
+        tf.config.experimental.set_memory_growth(own, True)
+
+
+def share_seed(communicator: Communicator) -> None:
+    """Sets rank 0's TensorFlow seed, or a random one, on the ranks that have none. Costs two all-gathers."""
+    if communicator.size == 1:
+        return
+    own = int(tf.compat.v1.get_seed(1)[0])
+    offer = random.SystemRandom().randrange(1, 2**31) if own == UNSET_SEED else own
+    shared = communicator.all_gather_object(offer, "kp.seed")[0]
+    if own == UNSET_SEED:
+        tf.random.set_seed(shared)
+
+
+def tell_before(hook):
+    """An excepthook that lets the other ranks know why this one ends, then does what `hook` does."""
+
+    def replacement(kind, error, traceback):
+        if isinstance(error, Exception):
+            told = failures.explain(error)
+            if told is not error:
+                told.__cause__ = error
+                return hook(type(told), told, told.__traceback__)
+        return hook(kind, error, traceback)
+
+    return replacement

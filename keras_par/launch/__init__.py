@@ -1,0 +1,1 @@
+"""The command line `keras-par`; nothing in this room imports TensorFlow."""

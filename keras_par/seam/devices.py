@@ -1,0 +1,50 @@
+"""Makes keras.distribution's functions count ranks as devices, one each, where TensorFlow's own count this process's."""
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import distribution_lib
+
+from keras_par.comm import world
+
+
+def install() -> None:
+    """Replaces the functions that `keras.distribution` forwards to on TensorFlow, which are a prototype there."""
+    for function in (list_devices, get_device_count, initialize, num_processes, process_id):
+        setattr(distribution_lib, function.__name__, function)
+
+
+def list_devices(device_type: str | None = None) -> list[str]:
+    """One device for each rank of the job: ["cpu:0", "cpu:1"], or "gpu:..." where ranks own a GPU."""
+    own = "gpu" if tf.config.get_visible_devices("GPU") else "cpu"
+    kind = (device_type or own).lower()
+    return [f"{kind}:{rank}" for rank in range(world.current().size)] if kind in (own, "cpu") else []
+
+
+def get_device_count(device_type: str | None = None) -> int:
+    """Number of devices in the job, which is the number of ranks."""
+    return len(list_devices(device_type))
+
+
+def initialize(job_addresses=None, num_processes: int | None = None, process_id: int | None = None) -> None:
+    """Starts communication; what it is given must fit the launch, which decides about addresses itself.
+
+    Raises:
+        ValueError: `num_processes` or `process_id` is not the launch's.
+    """
+    communicator = world.start()
+    for name, given, launched in (
+        ("num_processes", num_processes, communicator.size),
+        ("process_id", process_id, communicator.rank),
+    ):
+        if given is not None and given != launched:
+            raise ValueError(
+                f"keras-par: keras.distribution.initialize({name}={given}) does not fit the launch, where it is "
+                f"{launched}: leave it out, or start another number of ranks."
+            )
+
+
+def num_processes() -> int:
+    return world.current().size
+
+
+def process_id() -> int:
+    return world.current().rank

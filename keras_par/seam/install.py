@@ -1,0 +1,16 @@
+"""Installs all of this room's replacements in Keras, once, after checking that they fit its version."""
+
+from keras_par.seam import private
+
+
+def install() -> None:
+    """Makes models that are compiled under a strategy train on all ranks; other models are not affected.
+
+    Raises:
+        RuntimeError: this Keras is not supported.
+    """
+    private.check()
+    from keras_par.seam import binding, devices, epoch, loss, normalization, optimizer, trainer
+
+    for part in (binding, devices, loss, normalization, optimizer, epoch, trainer):
+        part.install()

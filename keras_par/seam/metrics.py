@@ -1,0 +1,89 @@
+"""Metrics of the whole job: the states are reduced over ranks, not the results, so that every metric is exact."""
+
+from collections import defaultdict
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.trainers.trainer import Trainer
+
+from keras_par.comm.communicator import Communicator
+
+# How a metric says that its variables are combined; Keras's default for metrics is "sum".
+OPERATIONS = {"sum": "sum", "mean": "mean"}
+
+
+def global_logs(communicator: Communicator, model: keras.Model, logs, original) -> dict:
+    """The logs of all ranks' rows; the metrics keep their local state.
+
+    Variables are combined as their `aggregation` says ("none" stays local, "only_first_replica" is rank 0's).
+    Logs that are not made of the model's metrics, as a training step of the user's own may return, are averaged
+    over ranks. Costs one all-reduce for each dtype and aggregation.
+
+    Args:
+        original: Keras's function that makes logs out of the metrics' state.
+    """
+    variables = [variable for metric in model.metrics for variable in metric.variables]
+    before = [tf.identity(variable.value) for variable in variables]
+    for variable, value in zip(variables, reduced(communicator, variables), strict=True):
+        variable.assign(value)
+    result = original(model, logs)
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(value)
+    return mean_logs(communicator, logs) if result is logs else result
+
+
+def reduced(communicator: Communicator, variables: list[keras.Variable]) -> list[tf.Tensor]:
+    """The values of metric variables, combined over ranks."""
+    values = [tf.convert_to_tensor(variable.value) for variable in variables]
+    groups: defaultdict[tuple, list[int]] = defaultdict(list)
+    for i, variable in enumerate(variables):
+        groups[variable.aggregation, values[i].dtype].append(i)
+    for (aggregation, dtype), places in groups.items():
+        name = f"kp.metrics.{aggregation}.{dtype.name}"
+        tensors = [values[i] for i in places]
+        if aggregation in OPERATIONS:
+            combined = communicator.all_reduce(tensors, name, OPERATIONS[aggregation])
+        elif aggregation == "only_first_replica":
+            combined = communicator.broadcast(tensors, name)
+        else:
+            continue
+        for i, value in zip(places, combined, strict=True):
+            values[i] = value
+    return values
+
+
+def mean_logs(communicator: Communicator, logs):
+    """Every number in `logs` averaged over ranks, so that all ranks see the same. Costs one all-reduce."""
+    if not isinstance(logs, dict):
+        return logs
+    numbers = [key for key, value in logs.items() if np.ndim(value) == 0 and not isinstance(value, (str, bytes))]
+    if not numbers:
+        return logs
+    local = tf.stack([tf.cast(logs[key], tf.float64) for key in numbers])
+    [mean] = communicator.all_reduce([local], "kp.metrics.logs", "mean")
+    return {**logs, **dict(zip(numbers, mean.numpy().tolist(), strict=True))}
+
+
+def average_state(communicator: Communicator, model: keras.Model) -> None:
+    """Averages the state that training changes without gradients, such as moving means, over the ranks.
+
+    Batch normalization that is not synchronized sees other rows on each rank; after this the ranks agree, as
+    they do about weights. The average is taken in float64, so that equal values stay as they are. Costs one
+    all-reduce of that state.
+    """
+    layers = [model, *model._flatten_layers(include_self=False)]
+    state = {
+        id(variable): variable
+        for layer in layers
+        for variable in layer._non_trainable_variables
+        if variable.dtype.startswith("float") or variable.dtype == "bfloat16"
+    }
+    if state:
+        values = [tf.cast(variable.value, tf.float64) for variable in state.values()]
+        means = communicator.all_reduce(values, "kp.state", "mean")
+        for variable, value in zip(state.values(), means, strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+
+
+metrics_to_logs = Trainer._get_metrics_result_or_logs

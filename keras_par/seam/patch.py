@@ -1,0 +1,15 @@
+"""Replaces one function of Keras by a wrapper around it, once."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
+    """Replaces `owner.name` by `make(owner.name)`; does nothing if that was done before."""
+    original = getattr(owner, name)
+    if getattr(original, "_keras_par", False):
+        return
+    replacement = functools.wraps(original)(make(original))
+    replacement._keras_par = True
+    setattr(owner, name, replacement)

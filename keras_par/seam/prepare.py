@@ -1,0 +1,80 @@
+"""What the ranks do together before step 1: build, compare, and start from rank 0's state."""
+
+import keras
+import tensorflow as tf
+from keras import tree
+
+from keras_par.comm.agreement import exchange
+from keras_par.comm.broadcast import broadcast_variables
+from keras_par.comm.communicator import Communicator
+from keras_par.plan.fingerprint import canonical_names, first_difference
+from keras_par.seam.binding import Binding, bind_optimizers
+from keras_par.seam.input import Part, Shard
+
+
+def prepare(model: keras.Model, binding: Binding, element_spec) -> None:
+    """Builds what is not built, checks that the ranks train the same model, and broadcasts rank 0's state.
+
+    Costs two all-gathers of the variables' names, and one broadcast for each 64 MB of state.
+
+    Raises:
+        ValueError: on every rank, if the models differ in a name, a shape or a dtype.
+    """
+    communicator = binding.communicator
+    optimizers = bind_optimizers(model) if model.compiled else []
+    build(model, element_spec)
+    variables = state_of(model, optimizers)
+    compare(communicator, model, variables)
+    if binding.options.broadcast_variables:
+        broadcast_variables(variables, communicator=communicator)
+    separate_seeds(communicator, model)
+    binding.prepared = True
+
+
+def build(model: keras.Model, element_spec) -> None:
+    """Creates the weights, metrics and optimizer slots that Keras would create while tracing the first step."""
+    if model.compiled and isinstance(element_spec, (Shard, Part)):
+        element_spec = element_spec.batch
+    if model.compiled:
+        # A model that cannot be built without data, such as one with a train_step and no call, is used as it is.
+        try:
+            model._symbolic_build(data_batch=tree.map_structure(without_rows, element_spec))
+        except (RuntimeError, NotImplementedError):
+            if not model.weights:
+                raise
+
+
+def without_rows(spec):
+    """`spec` with an unknown number of rows; Keras needs shape and dtype of every input and no values."""
+    return None if spec is None else tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+
+
+def state_of(model: keras.Model, optimizers: list[keras.optimizers.Optimizer]) -> list[keras.Variable]:
+    """All variables of the model, its metrics and its optimizers, each once, in an order all ranks share."""
+    variables = [*model.variables, *model.metrics_variables]
+    for optimizer in optimizers:
+        variables += optimizer.variables
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def compare(communicator: Communicator, model: keras.Model, variables: list[keras.Variable]) -> None:
+    """Raises on every rank if the ranks' variables are not the same in name, shape and dtype."""
+    names = canonical_names([variable.path for variable in variables])
+    own = [[name, list(v.shape), v.dtype] for name, v in zip(names, variables, strict=True)]
+    difference = first_difference(exchange(communicator, "kp.fingerprint", own, None))
+    if difference:
+        exchange(
+            communicator,
+            "kp.fingerprint.differs",
+            None,
+            f"the ranks built different models: in '{model.name}' {difference}: "
+            "build the same model from the same arguments on every rank.",
+        )
+
+
+def separate_seeds(communicator: Communicator, model: keras.Model) -> None:
+    """Adds the rank to the seed of each of the model's random layers, so that ranks drop different units."""
+    for layer in [model, *model._flatten_layers(include_self=False)]:
+        for generator in layer._seed_generators:
+            offset = tf.constant([communicator.rank, 0], generator.state.dtype)
+            generator.state.assign(generator.state.value + offset)

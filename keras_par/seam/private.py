@@ -1,0 +1,71 @@
+"""Every private name of Keras this package relies on, with the reason, checked before anything is replaced."""
+
+import importlib
+
+import keras
+
+OLDEST = (3, 14)
+NEWEST_TESTED = (3, 15)
+
+# (module, name within it, why it is needed)
+PRIVATE_NAMES = (
+    ("keras.src.backend.tensorflow.core", "Variable._initialize", "to note under which strategy a variable was made"),
+    ("keras.src.backend.tensorflow.distribution_lib", "list_devices", "to list one device a rank"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.fit", "to run fit on all ranks together"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.evaluate", "the same"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.predict", "the same"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.train_on_batch", "the same"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.test_on_batch", "the same"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer._make_function", "to tell a step its rows"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.make_predict_function", "to gather predictions"),
+    ("keras.src.backend.tensorflow.trainer", "TFEpochIterator", "to cut global batches into the ranks' rows"),
+    ("keras.src.trainers.epoch_iterator", "EpochIterator", "the same"),
+    ("keras.src.trainers.trainer", "Trainer.compile", "to bind a model to the strategy"),
+    ("keras.src.trainers.trainer", "Trainer._get_metrics_result_or_logs", "to sum metric states over ranks"),
+    ("keras.src.trainers.trainer", "Trainer._resolve_auto_jit_compile", "to leave XLA off where it cannot be"),
+    ("keras.src.trainers.trainer", "Trainer._symbolic_build", "to build a model before its weights are compared"),
+    ("keras.src.trainers.data_adapters", "array_data_adapter.ArrayDataAdapter", "to cut arrays before copying rows"),
+    ("keras.src.trainers.data_adapters", "array_slicing.convert_to_sliceable", "the same"),
+    ("keras.src.trainers.data_adapters", "tf_dataset_adapter.TFDatasetAdapter", "to know the kind of input"),
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply", "to reduce inside the update"),
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer.scale_loss", "to weight a loss by its rows"),
+    ("keras.src.optimizers.base_optimizer", "BaseOptimizer._clip_gradients", "runs once an update, before clipping"),
+    ("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.apply", "to reduce before the finite check"),
+    ("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.scale_loss", "to weight a loss by its rows"),
+    ("keras.src.optimizers.loss_scale_optimizer", "LossScaleOptimizer.check_finite", "to skip updates together"),
+    ("keras.src.losses.loss", "reduce_weighted_values", "to divide by weights and masks of all ranks"),
+    ("keras.src.losses.loss", "apply_mask", "the same"),
+    ("keras.src.layers.normalization.batch_normalization", "BatchNormalization._moments", "to synchronize it"),
+    ("keras.src.distribution.distribution_lib", "DataParallel", "to recognize the stock strategy"),
+)
+
+
+def check() -> None:
+    """Refuses a Keras whose version or private names are not the ones this room knows.
+
+    Raises:
+        RuntimeError: Keras runs on another backend than TensorFlow, its version is outside the supported range,
+            or a name it should have is missing.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            f"keras-par: Keras runs on the {keras.backend.backend()} backend, but keras-par needs TensorFlow: "
+            "set KERAS_BACKEND=tensorflow before importing Keras."
+        )
+    supported = f"Keras >= {OLDEST[0]}.{OLDEST[1]} and < 4 (tested up to {NEWEST_TESTED[0]}.{NEWEST_TESTED[1]})"
+    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
+    if not OLDEST <= version < (4, 0):
+        raise RuntimeError(
+            f"keras-par: Keras {keras.__version__} is installed, but keras-par supports {supported}: "
+            "run 'pip install \"keras>=3.14,<4\"'."
+        )
+    for module, name, _ in PRIVATE_NAMES:
+        try:
+            found = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError):
+            raise RuntimeError(
+                f"keras-par: Keras {keras.__version__} has no {module}.{name}, which keras-par relies on; "
+                f"it supports {supported}: install a Keras of that range."
+            ) from None

@@ -1,0 +1,73 @@
+"""The training or test step that is being traced or run: its rows here and on all ranks, and names for collectives."""
+
+import contextlib
+import contextvars
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from keras_par.comm.communicator import Communicator
+
+
+class Step:
+    """What hooks deep inside a step need to know, valid while the step's Python code runs.
+
+    Args:
+        communicator: connects the ranks that work on the batch.
+        local: scalar integer tensor, rows of the batch on this rank; may be 0.
+        total: scalar integer tensor, rows of the batch on all ranks.
+        compiled: True inside a function that XLA compiles, where no collective can be.
+    """
+
+    def __init__(self, communicator: Communicator, local, total, compiled: bool = False):
+        self.communicator = communicator
+        self.local, self.total = local, total
+        self.compiled = compiled
+        self.scaled: set[int] = set()  # ids of the optimizers whose scale_loss has weighted the loss
+        self.applying = False  # inside an optimizer's apply
+        self.reduced = False  # inside an apply whose gradients are reduced already
+        self.captured: list[tuple] | None = None  # where apply leaves its arguments instead of acting on them
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+    def share(self, dtype) -> tf.Tensor:
+        """This rank's rows divided by all rows: the weight of its mean in the mean of the batch."""
+        return tf.cast(tf.cast(self.local, tf.float64) / tf.cast(self.total, tf.float64), dtype)
+
+    def name(self, kind: str) -> str:
+        """The next name for a collective of this kind; the same on every rank, and in every trace of the step."""
+        return f"kp.{kind}.{next(self._numbers[kind])}"
+
+    def sum(self, tensor: tf.Tensor, kind: str, what: str) -> tf.Tensor:
+        """`tensor` summed over the ranks, not differentiable. Costs one all-reduce.
+
+        Raises:
+            ValueError: XLA compiles this step; `what` names the part of the model that needs the sum.
+        """
+        self.require_plain(what)
+        return self.communicator.all_reduce([tensor], self.name(kind))[0]
+
+    def require_plain(self, what: str) -> None:
+        if self.compiled:
+            raise ValueError(
+                f"keras-par: {what} needs other ranks' values inside the step, where XLA allows no collective: "
+                "compile the model with jit_compile=False."
+            )
+
+    @contextlib.contextmanager
+    def current(self):
+        """Makes this the step that `current()` returns."""
+        token = _current.set(self)
+        try:
+            yield self
+        finally:
+            _current.reset(token)
+
+
+_current: contextvars.ContextVar[Step | None] = contextvars.ContextVar("keras_par_step", default=None)
+
+
+def current() -> Step | None:
+    """The step whose code is running in this thread, None outside of `fit`, `evaluate` and `*_on_batch`."""
+    return _current.get()

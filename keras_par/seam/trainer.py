@@ -1,0 +1,269 @@
+"""Runs `fit`, `evaluate`, `predict` and the `*_on_batch` methods of a bound model on all ranks together."""
+
+import inspect
+
+import keras
+import tensorflow as tf
+from keras import tree
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.trainers.trainer import Trainer
+
+from keras_par.comm import failures
+from keras_par.seam import binding as bindings
+from keras_par.seam import metrics
+from keras_par.seam import run as runs
+from keras_par.seam.input import Part, Shard, cut
+from keras_par.seam.patch import wrap
+from keras_par.seam.step import Step
+
+
+def install() -> None:
+    """Wraps the trainer's public methods and the few private ones between them and a step."""
+    wrap(Trainer, "compile", compile_model)
+    wrap(Trainer, "_get_metrics_result_or_logs", metrics_result)
+    wrap(Trainer, "_resolve_auto_jit_compile", resolve_jit)
+    wrap(TensorFlowTrainer, "fit", lambda original: together(original, "fit"))
+    wrap(TensorFlowTrainer, "evaluate", lambda original: together(original, "evaluate"))
+    wrap(TensorFlowTrainer, "predict", lambda original: together(original, "predict"))
+    wrap(TensorFlowTrainer, "train_on_batch", lambda original: batch_together(original, "train_on_batch"))
+    wrap(TensorFlowTrainer, "test_on_batch", lambda original: batch_together(original, "test_on_batch"))
+    wrap(TensorFlowTrainer, "_make_function", make_function)
+    wrap(TensorFlowTrainer, "make_predict_function", make_predict_function)
+
+
+def compile_model(original):
+    """Binds the model to the active strategy once it is compiled."""
+
+    def replacement(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        bindings.bind(self)
+
+    return replacement
+
+
+def resolve_jit(original):
+    """jit_compile="auto" means no XLA under a strategy, as Keras has it under tf.distribute's."""
+
+    def replacement(self):
+        return False if bindings.of(self) is not None else original(self)
+
+    return replacement
+
+
+def together(original, kind: runs.Kind):
+    """Makes a call of `fit`, `evaluate` or `predict` one `Run`."""
+    signature = inspect.signature(original)
+
+    def replacement(self, *args, **kwargs):
+        binding = bindings.of(self)
+        if binding is None:
+            return original(self, *args, **kwargs)
+        call = signature.bind(self, *args, **kwargs)
+        call.apply_defaults()
+        run = start(self, binding, kind, call.arguments)
+        with run:
+            return told(lambda: original(*call.args, **call.kwargs))
+
+    return replacement
+
+
+def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, arguments: dict) -> runs.Run:
+    """A run for these arguments of a trainer method, which it adjusts: quiet ranks, and callbacks that agree."""
+    if arguments["verbose"] == "auto" and binding.communicator.rank != 0:
+        arguments["verbose"] = 0
+    given = arguments["callbacks"]
+    callbacks = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else tree.flatten(given or [])
+    callbacks = [callback for callback in callbacks if callback is not None]
+    mode = "train" if kind == "fit" else "test"
+    reads = kind != "predict" and runs.reads_each_step(callbacks, mode)
+    if kind == "fit":
+        reads = reads or (arguments["validation_data"] is not None and runs.reads_each_step(callbacks, "test"))
+        stop = runs.StopTogether()
+        if isinstance(given, keras.callbacks.CallbackList):
+            stop.set_model(model)
+            given.append(stop)
+        else:
+            arguments["callbacks"] = [*callbacks, stop]
+    shared = ("epochs", "initial_epoch", "steps_per_epoch", "steps", "validation_steps", "validation_freq")
+    settings = {name: arguments[name] for name in shared if name in arguments}
+    settings["steps_per_execution"] = model.steps_per_execution
+    if kind == "fit":
+        settings["validation"] = arguments["validation_data"] is not None or bool(arguments["validation_split"])
+    return runs.Run(model, binding, kind, settings, reads)
+
+
+def batch_together(original, kind: runs.Kind):
+    """Makes `train_on_batch` and `test_on_batch` take a global batch, of which each rank works on its rows."""
+    signature = inspect.signature(original)
+
+    def replacement(self, *args, **kwargs):
+        binding = bindings.of(self)
+        if binding is None:
+            return original(self, *args, **kwargs)
+        call = signature.bind(self, *args, **kwargs)
+        call.apply_defaults()
+        batch = tuple(call.arguments[name] for name in ("x", "y", "sample_weight"))
+        with runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
+            told(lambda: run.open_batch(batch))
+            return told(lambda: original(*call.args, **call.kwargs))
+
+    return replacement
+
+
+def told(call):
+    """The result of `call`; an error in it reaches the other ranks before it is raised here."""
+    try:
+        return call()
+    except Exception as error:
+        shared = failures.explain(error)
+        if shared is error:
+            raise
+        raise shared from error
+
+
+def metrics_result(original):
+    """Where `fit` and `evaluate` turn metrics into logs, the logs become those of all ranks' rows."""
+
+    def replacement(self, logs):
+        run = runs.current()
+        if run is None or run.model is not self:
+            return original(self, logs)
+        if run.kind == "fit":
+            metrics.average_state(run.communicator, self)
+        return run.global_logs(logs)
+
+    return replacement
+
+
+def make_function(original):
+    """Builds a training or test function whose step knows its rows, around Keras's own step."""
+
+    def replacement(self, step_function):
+        binding = bindings.of(self)
+        if binding is None:
+            return original(self, step_function)
+        compiled = self.jit_compile and can_compile(self, step_function)
+        # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
+        asked, self._jit_compile = self._jit_compile, False
+        try:
+            function = original(self, distributed_step(binding, step_function, compiled))
+        finally:
+            self._jit_compile = asked
+
+        def with_global_logs(iterator):
+            logs = function(iterator)
+            run = runs.current()
+            return run.global_logs(logs) if run is not None and run.logs_each_step else logs
+
+        return with_global_logs
+
+    return replacement
+
+
+def can_compile(model: keras.Model, step_function) -> bool:
+    """True if XLA may compile this step: it must be Keras's own, which applies gradients once, at its end."""
+    own = (TensorFlowTrainer.train_step, TensorFlowTrainer.test_step)
+    if getattr(step_function, "__func__", step_function) in own:
+        return True
+    import warnings
+
+    warnings.warn(
+        f"keras-par: jit_compile=True is ignored for '{model.name}', because it has a {step_function.__name__} of "
+        "its own, which may need other ranks' gradients halfway.",
+        stacklevel=2,
+    )
+    return False
+
+
+def distributed_step(binding: bindings.Binding, step_function, compiled: bool):
+    """`step_function` for a batch that is a Shard, a Part, or a global batch that has not been cut."""
+    inner = compiled_step(step_function) if compiled else None
+
+    def step(data):
+        batch, local, total = rows_of(binding, data)
+        with Step(binding.communicator, local, total).current() as current:
+            if inner is None:
+                return step_function(batch)
+            return inner(current, batch)
+
+    return step
+
+
+def rows_of(binding: bindings.Binding, data) -> tuple:
+    """(batch, its rows here, its rows on all ranks); a Part costs one all-reduce of its row count."""
+    communicator = binding.communicator
+    if isinstance(data, Part):
+        first = next(leaf for leaf in tree.flatten(data.batch) if leaf is not None)
+        local = tf.shape(first, out_type=tf.int64)[0]
+        [total] = communicator.all_reduce([local], "kp.rows")
+        return data.batch, local, total
+    shard = data if isinstance(data, Shard) else cut(data, communicator.size, communicator.rank)
+    return shard.batch, shard.local, shard.total
+
+
+def compiled_step(step_function):
+    """The step with everything up to the gradients compiled by XLA, and the optimizer's update after it."""
+    optimizers = []
+
+    @tf.function(jit_compile=True, reduce_retracing=True)
+    def forward_and_backward(batch, local, total, communicator):
+        step = Step(communicator, local, total, compiled=True)
+        step.captured = []
+        with step.current():
+            logs = step_function(batch)
+        optimizers[:] = [(optimizer, variables) for optimizer, _, variables in step.captured]
+        return logs, [gradients for _, gradients, _ in step.captured]
+
+    def run(step: Step, batch):
+        logs, captured = forward_and_backward(batch, step.local, step.total, step.communicator)
+        for (optimizer, variables), gradients in zip(optimizers, captured, strict=True):
+            step.scaled.add(id(optimizer))
+            optimizer.apply(gradients, variables)
+        return logs
+
+    return run
+
+
+def make_predict_function(original):
+    """Builds a predict function that works on this rank's rows and returns the whole batch's, in order."""
+
+    def replacement(self, force=False):
+        fresh = self.predict_function is None or force
+        result = original(self, force)
+        binding = bindings.of(self)
+        if binding is not None and fresh:
+            self.predict_function = whole_predictions(binding, self.predict_function)
+        return result
+
+    return replacement
+
+
+def whole_predictions(binding: bindings.Binding, function):
+    """`function`, which predicts a list of batches, for lists of Shards, Parts or whole batches."""
+
+    def predict(data):
+        communicator = binding.communicator
+        outputs = []
+        for batch in data:
+            if not isinstance(batch, (Shard, Part)):
+                batch = cut(tree.map_structure(tf.convert_to_tensor, batch), communicator.size, communicator.rank)
+            parts = function([batch.batch])
+            flat = [gather(communicator, leaf, i) for i, leaf in enumerate(tree.flatten(parts))]
+            outputs.append(tree.pack_sequence_as(parts, flat))
+        return tree.map_structure(lambda *batches: tf.concat(batches, 0), *outputs)
+
+    return predict
+
+
+def gather(communicator, output, number: int) -> tf.Tensor:
+    """The rows of one output on all ranks, in rank order. Costs one all-gather.
+
+    Raises:
+        ValueError: the output is not a dense tensor with a row for each row of the input.
+    """
+    if not isinstance(output, tf.Tensor) or output.shape.rank == 0:
+        raise ValueError(
+            f"keras-par: predict gathers rows of dense tensors from the ranks, but output {number} of the model is "
+            f"{'a scalar' if isinstance(output, tf.Tensor) else type(output).__name__}: call the model itself."
+        )
+    return communicator.all_gather(output, f"kp.predict.{number}")
