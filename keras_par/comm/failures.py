@@ -15,6 +15,9 @@ from keras_par.comm.communicator import Communicator
 ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
 HEARD_SECONDS = 3.0  # how long it then stays, so that the others can ask what happened
 
+# What Horovod's operations say when another rank has left the job: by shutdown, or by losing its connection.
+SIGNS_OF_LEAVING = ("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting")
+
 
 class AgreedError(Exception):
     """Mixed into errors that every rank raises together, so that none needs to be told by another."""
@@ -131,8 +134,7 @@ def all_failed(known: list[tuple[int, str]]) -> bool:
 
 def is_consequence(error: Exception) -> bool:
     """True if `error` says that a collective failed, which happens when another rank has left."""
-    text = str(error).lower()
-    return isinstance(error, tf.errors.OpError) and ("horovod" in text or "gloo" in text)
+    return isinstance(error, tf.errors.OpError) and any(sign in str(error).lower() for sign in SIGNS_OF_LEAVING)
 
 
 def name_culprit(failures: list[tuple[int, str]], own_rank: int) -> str:

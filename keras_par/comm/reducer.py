@@ -89,7 +89,7 @@ def sum_gradients(
         return reduced
     dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
     sparse = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
-    sizes = [gradients[i].shape.num_elements() * gradients[i].dtype.size for i in dense]
+    sizes = [(gradients[i].shape.num_elements() or 0) * gradients[i].dtype.size for i in dense]
     kinds = [gradients[i].dtype for i in dense]
     for number, bucket in enumerate(fill_buckets(sizes, kinds, limit)):
         places = [dense[k] for k in bucket]
@@ -118,17 +118,21 @@ def sum_bfloat16(communicator, tensors: list[tf.Tensor], name: str) -> list[tf.T
     sums. Together they send the 2 (N - 1) / N bytes per byte of a ring all-reduce.
     """
     dtype, size = tensors[0].dtype, communicator.size
+    lengths = [tf.size(tensor) for tensor in tensors]
+    length = tf.add_n(lengths)
+    part = (length + size - 1) // size
     flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-    length = flat.shape.num_elements()
-    part = -(-length // size)
     flat = tf.pad(flat, [[0, part * size - length]])
     sent = tf.bitcast(tf.cast(flat, tf.bfloat16), tf.uint16)
     parts = tf.reshape(communicator.all_to_all(sent, f"{name}.scatter"), [size, part])
     total = tf.reduce_sum(tf.cast(tf.bitcast(parts, tf.bfloat16), tf.float32), 0)
     gathered = communicator.all_gather(tf.bitcast(tf.cast(total, tf.bfloat16), tf.uint16), f"{name}.gather")
-    result = tf.cast(tf.bitcast(tf.reshape(gathered, [part * size]), tf.bfloat16), dtype)
-    pieces = tf.split(result[:length], [tensor.shape.num_elements() for tensor in tensors])
-    return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+    result = tf.cast(tf.bitcast(gathered, tf.bfloat16), dtype)[:length]
+    pieces = tf.split(result, lengths)
+    return [
+        tf.ensure_shape(tf.reshape(piece, tf.shape(tensor)), tensor.shape)
+        for piece, tensor in zip(pieces, tensors, strict=True)
+    ]
 
 
 def sum_slices(communicator, slices: tf.IndexedSlices, name: str) -> tf.IndexedSlices:

@@ -21,6 +21,18 @@ class Shard(NamedTuple):
     total: tf.Tensor
 
 
+class ThinShard(NamedTuple):
+    """A Shard whose batch may have fewer rows than there are ranks.
+
+    A rank that has none of them gets one row as a stand-in, while `local` says 0: layers need not cope with an
+    empty batch, which some of TensorFlow's kernels get wrong, and what the row does is undone or weighted by 0.
+    """
+
+    batch: Any
+    local: tf.Tensor
+    total: tf.Tensor
+
+
 class Part(NamedTuple):
     """A batch of a data set that was sharded before `fit`; how many rows the others have is not known here."""
 
@@ -74,7 +86,7 @@ class Source:
         return None
 
     def dataset(self, num_shards: int, shard_id: int, shuffle_seed: int | None) -> tf.data.Dataset:
-        """A dataset of `Shard`s, or of `Part`s if the user has sharded the input.
+        """A dataset of `Shard`s or `ThinShard`s, or of `Part`s if the user has sharded the input.
 
         Args:
             num_shards: number of ranks.
@@ -136,10 +148,13 @@ def cut_arrays(
     arrays = tree.map_structure(lambda array: array if array is None else tf.convert_to_tensor(array), arrays)
     arrays = tree.lists_to_tuples(arrays)
 
+    rest = adapter._num_samples % adapter.batch_size
+    kind = ThinShard if 0 < rest < num_shards else Shard
+
     def look_up(rows):
         shard = cut(rows, num_shards, shard_id)
         batch = tree.map_structure(lambda array: array if array is None else tf.gather(array, shard.batch), arrays)
-        return Shard(batch, shard.local, shard.total)
+        return kind(batch, shard.local, shard.total)
 
     options = tf.data.Options()
     # This pipeline has nothing to tune, and tf.data's tuning thread delays the end of short epochs.
@@ -169,14 +184,18 @@ def global_seed() -> int:
     return int(tf.compat.v1.get_seed(1)[0])
 
 
-def cut(batch: Any, num_shards: int, shard_id: int) -> Shard:
+def cut(batch: Any, num_shards: int, shard_id: int) -> Shard | ThinShard:
     """This rank's contiguous rows of a global batch, a nest of tensors (dense, ragged or sparse) and Nones."""
     first = next(leaf for leaf in tree.flatten(batch) if leaf is not None)
     known = first.shape[0]
     total = known if known is not None else num_rows(first)
     start, stop = row_range(total, num_shards, shard_id)
-    rows = tree.map_structure(lambda leaf: leaf if leaf is None else take(leaf, start, stop), batch)
-    return Shard(rows, tf.cast(stop - start, tf.int64), tf.cast(total, tf.int64))
+    if known is not None and known >= num_shards:
+        kind, end = Shard, stop
+    else:
+        kind, end = ThinShard, tf.maximum(stop, start + 1)
+    rows = tree.map_structure(lambda leaf: leaf if leaf is None else take(leaf, start, end), batch)
+    return kind(rows, tf.cast(stop - start, tf.int64), tf.cast(total, tf.int64))
 
 
 def num_rows(leaf) -> tf.Tensor:

@@ -10,7 +10,7 @@ def install() -> None:
         RuntimeError: this Keras is not supported.
     """
     private.check()
-    from keras_par.seam import binding, devices, epoch, loss, normalization, optimizer, trainer
+    from keras_par.seam import binding, devices, epoch, loss, metrics, normalization, optimizer, trainer
 
-    for part in (binding, devices, loss, normalization, optimizer, epoch, trainer):
+    for part in (binding, devices, loss, metrics, normalization, optimizer, epoch, trainer):
         part.install()

@@ -31,6 +31,7 @@ def reduce_weighted_values(original):
             return loss * inverse_share(step, loss.dtype)
         total = original(values, sample_weight, mask, "sum", dtype)
         weights = divisor(values, sample_weight, mask, reduction, total.dtype)
+        weights = tf.where(step.local > 0, weights, 0)
         weights = step.sum(weights, "divisor", "a loss with a mask or with reduction='mean_with_sample_weight'")
         return tf.math.divide_no_nan(total, weights) * inverse_share(step, total.dtype)
 

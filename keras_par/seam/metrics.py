@@ -1,5 +1,6 @@
 """Metrics of the whole job: the states are reduced over ranks, not the results, so that every metric is exact."""
 
+import contextlib
 from collections import defaultdict
 
 import keras
@@ -8,9 +9,34 @@ import tensorflow as tf
 from keras.src.trainers.trainer import Trainer
 
 from keras_par.comm.communicator import Communicator
+from keras_par.seam import step as steps
+from keras_par.seam.patch import wrap
 
 # How a metric says that its variables are combined; Keras's default for metrics is "sum".
 OPERATIONS = {"sum": "sum", "mean": "mean"}
+
+
+def install() -> None:
+    """Wraps the metric that trackers of losses are made of."""
+    wrap(keras.metrics.Mean, "update_state", mean_update_state)
+
+
+def mean_update_state(original):
+    """Weights an unweighted scalar by this rank's share of the rows.
+
+    Such a scalar, like the loss that a training step tracks, is a mean over the batch; the ranks' states then
+    add up to what one process would have added for the global batch.
+    """
+
+    def replacement(self, values, sample_weight=None):
+        step = steps.current()
+        if step is not None and sample_weight is None and tf.convert_to_tensor(values).shape.rank == 0:
+            sample_weight = step.share(tf.float32)
+            values = tf.convert_to_tensor(values)
+            values = tf.math.multiply_no_nan(values, tf.cast(step.local > 0, values.dtype))
+        return original(self, values, sample_weight)
+
+    return replacement
 
 
 def global_logs(communicator: Communicator, model: keras.Model, logs, original) -> dict:
@@ -72,18 +98,35 @@ def average_state(communicator: Communicator, model: keras.Model) -> None:
     they do about weights. The average is taken in float64, so that equal values stay as they are. Costs one
     all-reduce of that state.
     """
-    layers = [model, *model._flatten_layers(include_self=False)]
-    state = {
-        id(variable): variable
-        for layer in layers
-        for variable in layer._non_trainable_variables
-        if variable.dtype.startswith("float") or variable.dtype == "bfloat16"
-    }
+    state = [v for v in layer_state(model) if v.dtype.startswith("float") or v.dtype == "bfloat16"]
     if state:
-        values = [tf.cast(variable.value, tf.float64) for variable in state.values()]
+        values = [tf.cast(variable.value, tf.float64) for variable in state]
         means = communicator.all_reduce(values, "kp.state", "mean")
-        for variable, value in zip(state.values(), means, strict=True):
+        for variable, value in zip(state, means, strict=True):
             variable.assign(tf.cast(value, variable.dtype))
+
+
+def layer_state(model: keras.Model, synchronized: bool = True) -> list[keras.Variable]:
+    """The variables that layers change without gradients; frozen weights are not among them.
+
+    Args:
+        model: whose layers are asked.
+        synchronized: False leaves out layers that compute their state from the rows of all ranks.
+    """
+    layers = [model, *model._flatten_layers(include_self=False)]
+    if not synchronized:
+        layers = [layer for layer in layers if not getattr(layer, "synchronized", False)]
+    return list({id(v): v for layer in layers for v in layer._non_trainable_variables}.values())
+
+
+@contextlib.contextmanager
+def undone_unless(condition: tf.Tensor, model: keras.Model):
+    """Undoes what a block does to metrics and to state of this rank's rows where the scalar `condition` is false."""
+    variables = [*layer_state(model, synchronized=False), *(v for metric in model.metrics for v in metric.variables)]
+    before = [tf.identity(variable.value) for variable in variables]
+    yield
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(tf.where(condition, variable.value, value))
 
 
 metrics_to_logs = Trainer._get_metrics_result_or_logs

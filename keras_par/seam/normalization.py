@@ -1,4 +1,4 @@
-"""Batch normalization over all ranks where `synchronized=True`, and unharmed by a rank that has no rows."""
+"""Batch normalization over the rows of all ranks where `synchronized=True`."""
 
 import keras
 import tensorflow as tf
@@ -18,16 +18,9 @@ def moments(original):
 
     def replacement(self, inputs, mask):
         step = steps.current()
-        if step is None:
+        if step is None or not self.synchronized:
             return original(self, inputs, mask)
-        if self.synchronized:
-            return global_moments(step, inputs, mask, self._reduction_axes)
-        mean, variance = original(self, inputs, mask)
-        has_rows = step.local > 0
-        return (
-            tf.where(has_rows, mean, tf.cast(self.moving_mean, mean.dtype)),
-            tf.where(has_rows, variance, tf.cast(self.moving_variance, variance.dtype)),
-        )
+        return global_moments(step, inputs, mask, self._reduction_axes)
 
     return replacement
 
@@ -44,6 +37,7 @@ def global_moments(step: steps.Step, inputs: tf.Tensor, mask, dims: list[int]) -
         weights = tf.ones_like(inputs)
     else:
         weights = tf.cast(tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs)), inputs.dtype)
+    weights *= tf.cast(step.local > 0, weights.dtype)
     count = tf.reduce_sum(weights, dims, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * weights, dims, keepdims=True), count)
     deviation = tf.reduce_sum(tf.square(inputs - mean) * weights, dims)

@@ -47,7 +47,8 @@ def apply(original):
         step, binding = find(self)
         if step is None or step.applying:
             return original(self, grads, trainable_variables)
-        grads = list(grads)
+        trainable_variables = None if trainable_variables is None else list(trainable_variables)
+        grads = with_shapes(self, grads, trainable_variables)
         if id(self) not in step.scaled:
             grads = bindings.weigh(grads, binding.weight(step, tf.float32))
         step.scaled.discard(id(self))
@@ -57,6 +58,16 @@ def apply(original):
         return reduce_and_apply(original, self, step, binding, grads, trainable_variables)
 
     return replacement
+
+
+def with_shapes(optimizer, grads, trainable_variables) -> list:
+    """`grads` with the static shapes of their variables, which some gradients lack but bucketing needs."""
+    variables = trainable_variables if trainable_variables is not None else optimizer._trainable_variables
+    grads, variables = list(grads), list(variables)
+    for grad, variable in zip(grads, variables, strict=True):
+        if isinstance(grad, tf.Tensor) and not grad.shape.is_fully_defined():
+            grad.set_shape(variable.shape)
+    return grads
 
 
 def reduce_and_apply(original, optimizer, step, binding, grads, trainable_variables):

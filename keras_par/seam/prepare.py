@@ -9,7 +9,7 @@ from keras_par.comm.broadcast import broadcast_variables
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.fingerprint import canonical_names, first_difference
 from keras_par.seam.binding import Binding, bind_optimizers
-from keras_par.seam.input import Part, Shard
+from keras_par.seam.input import Part, Shard, ThinShard
 
 
 def prepare(model: keras.Model, binding: Binding, element_spec) -> None:
@@ -33,7 +33,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec) -> None:
 
 def build(model: keras.Model, element_spec) -> None:
     """Creates the weights, metrics and optimizer slots that Keras would create while tracing the first step."""
-    if model.compiled and isinstance(element_spec, (Shard, Part)):
+    if model.compiled and isinstance(element_spec, (Shard, ThinShard, Part)):
         element_spec = element_spec.batch
     if model.compiled:
         # A model that cannot be built without data, such as one with a train_step and no call, is used as it is.

@@ -1,6 +1,8 @@
 """Runs `fit`, `evaluate`, `predict` and the `*_on_batch` methods of a bound model on all ranks together."""
 
+import contextlib
 import inspect
+import warnings
 
 import keras
 import tensorflow as tf
@@ -9,10 +11,11 @@ from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.trainers.trainer import Trainer
 
 from keras_par.comm import failures
+from keras_par.comm.communicator import Communicator
 from keras_par.seam import binding as bindings
 from keras_par.seam import metrics
 from keras_par.seam import run as runs
-from keras_par.seam.input import Part, Shard, cut
+from keras_par.seam.input import Part, Shard, ThinShard, cut, num_rows
 from keras_par.seam.patch import wrap
 from keras_par.seam.step import Step
 
@@ -146,7 +149,7 @@ def make_function(original):
         # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
         asked, self._jit_compile = self._jit_compile, False
         try:
-            function = original(self, distributed_step(binding, step_function, compiled))
+            function = original(self, distributed_step(self, binding, step_function, compiled))
         finally:
             self._jit_compile = asked
 
@@ -165,8 +168,6 @@ def can_compile(model: keras.Model, step_function) -> bool:
     own = (TensorFlowTrainer.train_step, TensorFlowTrainer.test_step)
     if getattr(step_function, "__func__", step_function) in own:
         return True
-    import warnings
-
     warnings.warn(
         f"keras-par: jit_compile=True is ignored for '{model.name}', because it has a {step_function.__name__} of "
         "its own, which may need other ranks' gradients halfway.",
@@ -175,30 +176,31 @@ def can_compile(model: keras.Model, step_function) -> bool:
     return False
 
 
-def distributed_step(binding: bindings.Binding, step_function, compiled: bool):
-    """`step_function` for a batch that is a Shard, a Part, or a global batch that has not been cut."""
+def distributed_step(model: keras.Model, binding: bindings.Binding, step_function, compiled: bool):
+    """`step_function` for a batch that is a shard, a Part, or a global batch that has not been cut."""
     inner = compiled_step(step_function) if compiled else None
 
     def step(data):
-        batch, local, total = rows_of(binding, data)
-        with Step(binding.communicator, local, total).current() as current:
-            if inner is None:
-                return step_function(batch)
-            return inner(current, batch)
+        communicator = binding.communicator
+        if not isinstance(data, (Shard, ThinShard, Part)):
+            data = cut(data, communicator.size, communicator.rank)
+        local, total = rows_of(communicator, data)
+        thin = isinstance(data, ThinShard)
+        guard = metrics.undone_unless(local > 0, model) if thin else contextlib.nullcontext()
+        with Step(communicator, local, total).current() as current, guard:
+            return step_function(data.batch) if inner is None else inner(current, data.batch)
 
     return step
 
 
-def rows_of(binding: bindings.Binding, data) -> tuple:
-    """(batch, its rows here, its rows on all ranks); a Part costs one all-reduce of its row count."""
-    communicator = binding.communicator
+def rows_of(communicator: Communicator, data: Shard | ThinShard | Part) -> tuple[tf.Tensor, tf.Tensor]:
+    """The batch's rows here and on all ranks; for a Part that costs one all-reduce of the row count."""
     if isinstance(data, Part):
         first = next(leaf for leaf in tree.flatten(data.batch) if leaf is not None)
-        local = tf.shape(first, out_type=tf.int64)[0]
+        local = num_rows(first)
         [total] = communicator.all_reduce([local], "kp.rows")
-        return data.batch, local, total
-    shard = data if isinstance(data, Shard) else cut(data, communicator.size, communicator.rank)
-    return shard.batch, shard.local, shard.total
+        return local, total
+    return data.local, data.total
 
 
 def compiled_step(step_function):
@@ -245,18 +247,19 @@ def whole_predictions(binding: bindings.Binding, function):
         communicator = binding.communicator
         outputs = []
         for batch in data:
-            if not isinstance(batch, (Shard, Part)):
+            if not isinstance(batch, (Shard, ThinShard, Part)):
                 batch = cut(tree.map_structure(tf.convert_to_tensor, batch), communicator.size, communicator.rank)
             parts = function([batch.batch])
-            flat = [gather(communicator, leaf, i) for i, leaf in enumerate(tree.flatten(parts))]
+            count = batch.local if isinstance(batch, ThinShard) else None
+            flat = [gather(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]
             outputs.append(tree.pack_sequence_as(parts, flat))
         return tree.map_structure(lambda *batches: tf.concat(batches, 0), *outputs)
 
     return predict
 
 
-def gather(communicator, output, number: int) -> tf.Tensor:
-    """The rows of one output on all ranks, in rank order. Costs one all-gather.
+def gather(communicator: Communicator, output, number: int, count: tf.Tensor | None) -> tf.Tensor:
+    """The first `count` rows of one output on each rank (None: all), in rank order. Costs one all-gather.
 
     Raises:
         ValueError: the output is not a dense tensor with a row for each row of the input.
@@ -266,4 +269,4 @@ def gather(communicator, output, number: int) -> tf.Tensor:
             f"keras-par: predict gathers rows of dense tensors from the ranks, but output {number} of the model is "
             f"{'a scalar' if isinstance(output, tf.Tensor) else type(output).__name__}: call the model itself."
         )
-    return communicator.all_gather(output, f"kp.predict.{number}")
+    return communicator.all_gather(output[:count], f"kp.predict.{number}")

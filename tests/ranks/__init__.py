@@ -1,0 +1,1 @@
+"""Processes that stand ready with TensorFlow loaded and do what the tests send them."""

@@ -1,0 +1,50 @@
+"""One process of a pool: joins the job (or stays plain Keras), then runs the functions the parent sends."""
+
+import faulthandler
+import importlib
+import os
+import random
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Client
+
+
+def main() -> None:
+    kind, address = sys.argv[1:]
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    rank, size = join() if kind == "ranks" else (0, 1)
+    with Client(address, "AF_UNIX", authkey=os.environ["KERAS_PAR_TEST_KEY"].encode()) as parent:
+        parent.send((rank, size, os.getpid()))
+        while (request := parent.recv()) is not None:
+            module, name, arguments = request
+            keras.distribution.set_distribution(None)
+            keras.utils.clear_session(free_memory=False)
+            keras.config.set_dtype_policy("float32")
+            random.seed(rank)
+            np.random.seed(rank)
+            print(f"--- {module}.{name} {arguments}", file=sys.stderr, flush=True)
+            try:
+                value = getattr(importlib.import_module(module), name)(**arguments)
+                if kind == "plain":
+                    assert "keras_par" not in sys.modules, "the single-process twin must be untouched Keras"
+                parent.send(("ok", value))
+            except Exception as error:
+                parent.send(("error", type(error).__name__, str(error), traceback.format_exc()))
+
+
+def join() -> tuple[int, int]:
+    import keras_par as kp
+
+    kp.init()
+    return kp.rank(), kp.size()
+
+
+if __name__ == "__main__":
+    main()
