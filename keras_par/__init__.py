@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from keras_par import callbacks as callbacks
     from keras_par import data as data
+    from keras_par.comm.broadcast import broadcast_variables as broadcast_variables
     from keras_par.comm.reducer import GradientReducer as GradientReducer
     from keras_par.distribution.data_parallel import DataParallel as DataParallel
     from keras_par.distribution.runtime import init as init
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _ROOM_OF = {
     "DataParallel": "keras_par.distribution.data_parallel",
     "GradientReducer": "keras_par.comm.reducer",
+    "broadcast_variables": "keras_par.comm.broadcast",
     "init": "keras_par.distribution.runtime",
     "local_rank": "keras_par.distribution.runtime",
     "local_size": "keras_par.distribution.runtime",

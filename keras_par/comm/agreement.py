@@ -10,6 +10,10 @@ class AgreedValueError(AgreedError, ValueError):
     """A ValueError that all ranks raise together."""
 
 
+class AgreedRuntimeError(AgreedError, RuntimeError):
+    """A RuntimeError that all ranks raise together."""
+
+
 def exchange(communicator: Communicator, name: str, value: Any, complaint: str | None) -> list[Any]:
     """All ranks' `value`s, unless one has a complaint: then every rank raises the first one.
 

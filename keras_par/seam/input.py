@@ -26,11 +26,18 @@ class ThinShard(NamedTuple):
 
     A rank that has none of them gets one row as a stand-in, while `local` says 0: layers need not cope with an
     empty batch, which some of TensorFlow's kernels get wrong, and what the row does is undone or weighted by 0.
+    It has a field more than a Shard, because a traced function takes two tuples of equal length for the same.
     """
 
     batch: Any
     local: tf.Tensor
     total: tf.Tensor
+    has_rows: tf.Tensor
+
+
+def shard_of(batch: Any, local, total, thin: bool) -> "Shard | ThinShard":
+    local, total = tf.cast(local, tf.int64), tf.cast(total, tf.int64)
+    return ThinShard(batch, local, total, local > 0) if thin else Shard(batch, local, total)
 
 
 class Part(NamedTuple):
@@ -149,12 +156,12 @@ def cut_arrays(
     arrays = tree.lists_to_tuples(arrays)
 
     rest = adapter._num_samples % adapter.batch_size
-    kind = ThinShard if 0 < rest < num_shards else Shard
+    thin = 0 < rest < num_shards
 
     def look_up(rows):
         shard = cut(rows, num_shards, shard_id)
         batch = tree.map_structure(lambda array: array if array is None else tf.gather(array, shard.batch), arrays)
-        return kind(batch, shard.local, shard.total)
+        return shard_of(batch, shard.local, shard.total, thin)
 
     options = tf.data.Options()
     # This pipeline has nothing to tune, and tf.data's tuning thread delays the end of short epochs.
@@ -190,12 +197,10 @@ def cut(batch: Any, num_shards: int, shard_id: int) -> Shard | ThinShard:
     known = first.shape[0]
     total = known if known is not None else num_rows(first)
     start, stop = row_range(total, num_shards, shard_id)
-    if known is not None and known >= num_shards:
-        kind, end = Shard, stop
-    else:
-        kind, end = ThinShard, tf.maximum(stop, start + 1)
+    thin = known is None or known < num_shards
+    end = tf.maximum(stop, start + 1) if thin else stop
     rows = tree.map_structure(lambda leaf: leaf if leaf is None else take(leaf, start, end), batch)
-    return kind(rows, tf.cast(stop - start, tf.int64), tf.cast(total, tf.int64))
+    return shard_of(rows, stop - start, total, thin)
 
 
 def num_rows(leaf) -> tf.Tensor:

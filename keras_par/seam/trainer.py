@@ -186,7 +186,7 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
             data = cut(data, communicator.size, communicator.rank)
         local, total = rows_of(communicator, data)
         thin = isinstance(data, ThinShard)
-        guard = metrics.undone_unless(local > 0, model) if thin else contextlib.nullcontext()
+        guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
         with Step(communicator, local, total).current() as current, guard:
             return step_function(data.batch) if inner is None else inner(current, data.batch)
 

@@ -1,0 +1,4 @@
+"""Callbacks that speak for the whole job."""
+
+from keras_par.callbacks.loss_monitor import LossMonitor as LossMonitor
+from keras_par.callbacks.rank_checkpoint import RankCheckpoint as RankCheckpoint
