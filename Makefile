@@ -1,0 +1,44 @@
+# Two commands for a fresh clone: `make demo` and `make test`. Both set up .venv first if it is not there.
+
+PYTHON ?= python3
+ENGINE ?= mpi
+BIN := .venv/bin
+QUIET := TF_CPP_MIN_LOG_LEVEL=3
+# What Open MPI wants to know in a container: root may run it, and where the wheel keeps its files.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export OPAL_PREFIX := $(abspath .venv)
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: demo test test-all check bench setup clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[horovod,data,test,dev]"
+	$(BIN)/keras-par install-horovod --engine $(ENGINE)
+	touch $@
+
+demo: setup
+	mkdir -p build
+	$(QUIET) horovodrun -np 2 python examples/mnist.py --save build/demo.weights.h5
+	@echo "The same in one process, to compare:"
+	$(QUIET) python examples/mnist.py --batch-size 64 --compare build/demo.weights.h5
+
+check: setup
+	ruff check .
+	ruff format --check .
+	mypy
+
+test: check
+	python -m pytest -m "not slow"
+
+test-all: check
+	python -m pytest
+
+bench: setup
+	python benchmarks/overhead.py
+
+clean:
+	rm -rf .venv build data

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from keras_par.comm.broadcast import broadcast_variables as broadcast_variables
     from keras_par.comm.reducer import GradientReducer as GradientReducer
     from keras_par.distribution.data_parallel import DataParallel as DataParallel
+    from keras_par.distribution.runtime import barrier as barrier
     from keras_par.distribution.runtime import init as init
     from keras_par.distribution.runtime import local_rank as local_rank
     from keras_par.distribution.runtime import local_size as local_size
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _ROOM_OF = {
     "DataParallel": "keras_par.distribution.data_parallel",
     "GradientReducer": "keras_par.comm.reducer",
+    "barrier": "keras_par.distribution.runtime",
     "broadcast_variables": "keras_par.comm.broadcast",
     "init": "keras_par.distribution.runtime",
     "local_rank": "keras_par.distribution.runtime",

@@ -14,8 +14,6 @@ def log_distance(ours: dict, theirs: dict) -> float:
     """Largest relative difference of two histories' numbers, which must have the same keys and lengths."""
     assert ours.keys() == theirs.keys(), (ours.keys(), theirs.keys())
     differences = [
-        abs(a - b) / max(abs(b), 1e-3)
-        for key in theirs
-        for a, b in zip(ours[key], theirs[key], strict=True)
+        abs(a - b) / max(abs(b), 1e-3) for key in theirs for a, b in zip(ours[key], theirs[key], strict=True)
     ]
     return max(differences)

@@ -47,9 +47,7 @@ class LossMonitor(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch + 1
         self._step = 0
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self._tracker.newest.assign([0.0, 0.0])
+        self._tracker.newest.assign([0.0, 0.0])  # stays so if the model's own train_step does not use the tracker
 
     def on_train_batch_end(self, batch, logs=None):
         before, self._step = self._step, batch + 1

@@ -30,9 +30,7 @@ class RankCheckpoint(keras.callbacks.Callback):
 
     reads_own_logs = True
 
-    def __init__(
-        self, directory, prefix: str = "CKP", every: int | Literal["epoch"] = "epoch", keep: int | None = 5
-    ):
+    def __init__(self, directory, prefix: str = "CKP", every: int | Literal["epoch"] = "epoch", keep: int | None = 5):
         super().__init__()
         if every != "epoch" and (not isinstance(every, int) or every < 1):
             raise ValueError(f"keras-par: RankCheckpoint(every={every!r}) must be 'epoch' or a number of steps.")

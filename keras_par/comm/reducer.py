@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
@@ -10,8 +10,8 @@ from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.buckets import fill_buckets
 
-Gradient = tf.Tensor | tf.IndexedSlices | None
-Compression = Literal["fp16", "bf16"] | None
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
+Compression: TypeAlias = Literal["fp16", "bf16"] | None
 
 FUSION_MB = 64.0
 
@@ -84,20 +84,20 @@ def sum_gradients(
     compression: Compression,
 ) -> list[Gradient]:
     """Sums `gradients` over the ranks in buckets of at most `limit` bytes each."""
-    reduced = list(gradients)
+    reduced: list[Any] = list(gradients)
     if communicator.size == 1:
         return reduced
-    dense = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.Tensor)]
-    sparse = [i for i, gradient in enumerate(gradients) if isinstance(gradient, tf.IndexedSlices)]
-    sizes = [(gradients[i].shape.num_elements() or 0) * gradients[i].dtype.size for i in dense]
-    kinds = [gradients[i].dtype for i in dense]
+    dense = [i for i, gradient in enumerate(reduced) if isinstance(gradient, tf.Tensor)]
+    sparse = [i for i, gradient in enumerate(reduced) if isinstance(gradient, tf.IndexedSlices)]
+    sizes = [(reduced[i].shape.num_elements() or 0) * reduced[i].dtype.size for i in dense]
+    kinds = [reduced[i].dtype for i in dense]
     for number, bucket in enumerate(fill_buckets(sizes, kinds, limit)):
         places = [dense[k] for k in bucket]
-        tensors = [gradients[i] for i in places]
-        for i, tensor in zip(places, sum_bucket(communicator, tensors, f"{name}.{number}", compression), strict=True):
-            reduced[i] = tensor
+        sums = sum_bucket(communicator, [reduced[i] for i in places], f"{name}.{number}", compression)
+        for i, total in zip(places, sums, strict=True):
+            reduced[i] = total
     for i in sparse:
-        reduced[i] = sum_slices(communicator, gradients[i], f"{name}.sparse{i}")
+        reduced[i] = sum_slices(communicator, reduced[i], f"{name}.sparse{i}")
     return reduced
 
 

@@ -65,6 +65,11 @@ def local_size() -> int:
     return world.current().local_size
 
 
+def barrier() -> None:
+    """Returns once every rank has called it. Costs one all-reduce of a scalar."""
+    world.current().barrier("kp.barrier")
+
+
 def take_gpu(communicator: Communicator) -> None:
     """Lets this rank see one GPU, its local rank's. Written by TensorFlow's and Horovod's guides; untested."""
     gpus = tf.config.list_physical_devices("GPU")

@@ -64,9 +64,7 @@ def add_parser(commands) -> None:
         default="mpi",
         help="mpi: MPI and Gloo (default); gloo: Gloo alone",
     )
-    parser.add_argument(
-        "--gpu", action="store_true", help="build with NCCL for GPUs (needs CUDA and NCCL; untested)"
-    )
+    parser.add_argument("--gpu", action="store_true", help="build with NCCL for GPUs (needs CUDA and NCCL; untested)")
     parser.add_argument("--cache-dir", type=Path, default=default_cache(), help="where wheels are kept (%(default)s)")
     parser.add_argument("--rebuild", action="store_true", help="build even if a cached wheel fits")
     parser.set_defaults(run=run)
@@ -132,9 +130,7 @@ def install_requirements(console: Console, engine: str) -> str:
     """Installs what building needs and returns the MPI version that will be linked, "none" for Gloo."""
     pattern = re.compile(r"""extra\s*==\s*['"]horovod['"]""")
     wanted = [
-        line.split(";")[0].strip()
-        for line in importlib.metadata.requires("keras-par") or []
-        if pattern.search(line)
+        line.split(";")[0].strip() for line in importlib.metadata.requires("keras-par") or [] if pattern.search(line)
     ]
     own_mpi = system_mpicxx()
     if engine == "gloo" or own_mpi:

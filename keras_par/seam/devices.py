@@ -1,4 +1,4 @@
-"""Makes keras.distribution's functions count ranks as devices, one each, where TensorFlow's own count this process's."""
+"""Makes keras.distribution's functions count ranks as devices, where TensorFlow's count those of this process."""
 
 import tensorflow as tf
 from keras.src.backend.tensorflow import distribution_lib

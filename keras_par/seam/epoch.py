@@ -1,6 +1,7 @@
 """Keras's epoch iterator over this rank's rows, whose epochs end on all ranks at the same step."""
 
 import contextlib
+from typing import Any
 
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.distribution import distribution_lib
@@ -9,7 +10,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from keras_par.seam import run as runs
 from keras_par.seam.input import Source
 
-TFEpochIterator = keras_trainer.TFEpochIterator
+TFEpochIterator: Any = keras_trainer.TFEpochIterator
 
 
 class ShardedEpochIterator(TFEpochIterator):

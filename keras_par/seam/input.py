@@ -104,8 +104,8 @@ class Source:
             return cut_arrays(self.adapter, num_shards, shard_id, shuffle_seed)
         dataset = self.adapter.get_tf_dataset()
         if self.is_sharded:
-            return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)
-        return dataset.map(lambda *element: cut(whole(dataset, element), num_shards, shard_id)).prefetch(2)
+            return dataset.map(lambda *element: Part(whole(dataset, element)))
+        return dataset.map(lambda *element: cut(whole(dataset, element), num_shards, shard_id))
 
 
 def is_sharded(dataset: tf.data.Dataset) -> bool:
@@ -139,16 +139,12 @@ def whole(dataset: tf.data.Dataset, element: tuple) -> Any:
     return element if isinstance(dataset.element_spec, tuple) else element[0]
 
 
-def cut_arrays(
-    adapter: ArrayDataAdapter, num_shards: int, shard_id: int, shuffle_seed: int | None
-) -> tf.data.Dataset:
+def cut_arrays(adapter: ArrayDataAdapter, num_shards: int, shard_id: int, shuffle_seed: int | None) -> tf.data.Dataset:
     """Batches of row numbers, shuffled by Keras's own adapter, cut first and looked up afterwards.
 
     So a rank copies its own rows only, in the order in which one process would read them.
     """
-    numbers = ArrayDataAdapter(
-        np.arange(adapter._num_samples), batch_size=adapter.batch_size, shuffle=adapter._shuffle
-    )
+    numbers = ArrayDataAdapter(np.arange(adapter._num_samples), batch_size=adapter.batch_size, shuffle=adapter._shuffle)
     with seeded(shuffle_seed):
         dataset = numbers.get_tf_dataset()
     arrays = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")

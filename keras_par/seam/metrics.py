@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow as tf
 from keras.src.trainers.trainer import Trainer
 
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.seam import step as steps
 from keras_par.seam.patch import wrap
 
 # How a metric says that its variables are combined; Keras's default for metrics is "sum".
-OPERATIONS = {"sum": "sum", "mean": "mean"}
+OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean"}
 
 
 def install() -> None:
@@ -33,7 +33,7 @@ def mean_update_state(original):
         if step is not None and sample_weight is None and tf.convert_to_tensor(values).shape.rank == 0:
             sample_weight = step.share(tf.float32)
             values = tf.convert_to_tensor(values)
-            values = tf.math.multiply_no_nan(values, tf.cast(step.local > 0, values.dtype))
+            values = step.times(values, tf.cast(step.local > 0, values.dtype)) if step.thin else values
         return original(self, values, sample_weight)
 
     return replacement

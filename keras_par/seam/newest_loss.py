@@ -2,6 +2,7 @@
 
 import keras
 import tensorflow as tf
+from keras.src.utils.tracking import DotNotTrackScope
 
 from keras_par.seam import step as steps
 
@@ -24,6 +25,7 @@ class NewestLoss(keras.metrics.Mean):
 def track(model: keras.Model) -> NewestLoss:
     """Makes the compiled `model` track its newest loss from the next `fit` on, and returns where it stands."""
     if not isinstance(model._loss_tracker, NewestLoss):
-        model._loss_tracker = NewestLoss()
+        with DotNotTrackScope():  # the tracker is listed once among the model's metrics, as Keras's own is
+            model._loss_tracker = NewestLoss()
         model.train_function = model.test_function = None
     return model._loss_tracker

@@ -33,8 +33,7 @@ def scale_loss(original):
         step, binding = find(self)
         if step is not None and id(self) not in step.scaled:
             step.scaled.add(id(self))
-            # A rank without rows has a weight of 0; its loss may be NaN, which must not reach the sum.
-            loss = tf.math.multiply_no_nan(loss, binding.weight(step, loss.dtype))
+            loss = step.times(loss, binding.weight(step, loss.dtype))
         return original(self, loss)
 
     return replacement

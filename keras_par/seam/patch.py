@@ -10,6 +10,6 @@ def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
     original = getattr(owner, name)
     if getattr(original, "_keras_par", False):
         return
-    replacement = functools.wraps(original)(make(original))
+    replacement: Any = functools.wraps(original)(make(original))
     replacement._keras_par = True
     setattr(owner, name, replacement)

@@ -18,12 +18,13 @@ class Step:
         communicator: connects the ranks that work on the batch.
         local: scalar integer tensor, rows of the batch on this rank; may be 0.
         total: scalar integer tensor, rows of the batch on all ranks.
+        thin: True if `local` may be 0 and the batch a stand-in, whose values must not count even if they are NaN.
         compiled: True inside a function that XLA compiles, where no collective can be.
     """
 
-    def __init__(self, communicator: Communicator, local, total, compiled: bool = False):
+    def __init__(self, communicator: Communicator, local, total, thin: bool, compiled: bool = False):
         self.communicator = communicator
-        self.local, self.total = local, total
+        self.local, self.total, self.thin = local, total, thin
         self.compiled = compiled
         self.scaled: set[int] = set()  # ids of the optimizers whose scale_loss has weighted the loss
         self.applying = False  # inside an optimizer's apply
@@ -34,6 +35,10 @@ class Step:
     def share(self, dtype) -> tf.Tensor:
         """This rank's rows divided by all rows: the weight of its mean in the mean of the batch."""
         return tf.cast(tf.cast(self.local, tf.float64) / tf.cast(self.total, tf.float64), dtype)
+
+    def times(self, value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+        """`value` times `weight`, which is 0 where this rank has no rows, whatever the value is."""
+        return tf.math.multiply_no_nan(value, weight) if self.thin else value * weight
 
     def name(self, kind: str) -> str:
         """The next name for a collective of this kind; the same on every rank, and in every trace of the step."""

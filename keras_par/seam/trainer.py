@@ -77,8 +77,7 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
     given = arguments["callbacks"]
     callbacks = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else tree.flatten(given or [])
     callbacks = [callback for callback in callbacks if callback is not None]
-    mode = "train" if kind == "fit" else "test"
-    reads = kind != "predict" and runs.reads_each_step(callbacks, mode)
+    reads = kind != "predict" and runs.reads_each_step(callbacks, "train" if kind == "fit" else "test")
     if kind == "fit":
         reads = reads or (arguments["validation_data"] is not None and runs.reads_each_step(callbacks, "test"))
         stop = runs.StopTogether()
@@ -187,7 +186,7 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
         local, total = rows_of(communicator, data)
         thin = isinstance(data, ThinShard)
         guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
-        with Step(communicator, local, total).current() as current, guard:
+        with Step(communicator, local, total, thin).current() as current, guard:
             return step_function(data.batch) if inner is None else inner(current, data.batch)
 
     return step
@@ -208,8 +207,8 @@ def compiled_step(step_function):
     optimizers = []
 
     @tf.function(jit_compile=True, reduce_retracing=True)
-    def forward_and_backward(batch, local, total, communicator):
-        step = Step(communicator, local, total, compiled=True)
+    def forward_and_backward(batch, local, total, communicator, thin):
+        step = Step(communicator, local, total, thin, compiled=True)
         step.captured = []
         with step.current():
             logs = step_function(batch)
@@ -217,7 +216,7 @@ def compiled_step(step_function):
         return logs, [gradients for _, gradients, _ in step.captured]
 
     def run(step: Step, batch):
-        logs, captured = forward_and_backward(batch, step.local, step.total, step.communicator)
+        logs, captured = forward_and_backward(batch, step.local, step.total, step.communicator, step.thin)
         for (optimizer, variables), gradients in zip(optimizers, captured, strict=True):
             step.scaled.add(id(optimizer))
             optimizer.apply(gradients, variables)
