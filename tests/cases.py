@@ -476,6 +476,16 @@ def _():
     return compiled(keras.optimizers.Adam(1e-2))
 
 
+@case("no-shuffle-sgd", arrays, shuffle=False)
+def _():
+    return compiled(keras.optimizers.SGD(0.05))
+
+
+@case("no-shuffle-sgd-doubled", arrays, shuffle=False)
+def _():
+    return compiled(keras.optimizers.SGD(0.1))
+
+
 def sparse_and_ragged():
     x, y = rows()
     ragged = tf.RaggedTensor.from_row_lengths(np.arange(75 * 3) % 7, np.full(75, 3))

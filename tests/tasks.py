@@ -42,3 +42,396 @@ def train(name: str, distributed: bool, **options) -> dict:
         "slots": [(v.name, np.asarray(v.value)) for v in getattr(model.optimizer, "variables", [])],
         "logs": history.history,
     }
+
+
+def build(units: int = 16, **compile_options) -> keras.Model:
+    """A small compiled classifier of rows with 8 features."""
+    from tests.cases import crossentropy, network
+
+    model = (
+        network(units=3)
+        if units == 16
+        else keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(units), keras.layers.Dense(3)])
+    )
+    options = {"optimizer": keras.optimizers.SGD(0.1), "loss": crossentropy(), **compile_options}
+    model.compile(**options)
+    return model
+
+
+def results(num_rows: int, batch_size: int, distributed: bool) -> dict:
+    """What evaluate, predict and the *_on_batch methods return after a short fit."""
+    from tests.cases import rows
+
+    x, y = rows(num_rows)
+    seed(distributed)
+    auc = keras.metrics.AUC(from_logits=True, multi_label=True, num_labels=3)
+    with strategy_scope(distributed):
+        model = build(metrics=[auc, "accuracy"], loss=keras.losses.CategoricalCrossentropy(from_logits=True))
+    y = np.eye(3, dtype="float32")[y]
+    model.fit(x, y, batch_size=batch_size, epochs=1, verbose=0)
+    return {
+        "evaluate": model.evaluate(x, y, batch_size=batch_size, verbose=0, return_dict=True),
+        "predict": model.predict(x, batch_size=batch_size, verbose=0),
+        "predict_on_batch": model.predict_on_batch(x[:5]),
+        "train_on_batch": model.train_on_batch(x[:7], y[:7], return_dict=True),
+        "test_on_batch": model.test_on_batch(x[:7], y[:7], return_dict=True),
+        "weights": model.get_weights(),
+    }
+
+
+def predict_nested(distributed: bool) -> dict:
+    """Predictions of a model with two named outputs, of a dataset, with three steps per execution."""
+    import tensorflow as tf
+
+    seed(distributed)
+    with strategy_scope(distributed):
+        inputs = keras.layers.Input((8,))
+        model = keras.Model(inputs, {"a": keras.layers.Dense(2)(inputs), "b": keras.layers.Dense(3)(inputs)})
+        model.compile("sgd", {"a": "mse", "b": "mse"}, steps_per_execution=3)
+    from tests.cases import rows
+
+    return model.predict(tf.data.Dataset.from_tensor_slices(rows(37)[0]).batch(5), verbose=0)
+
+
+def mixed_overflow(distributed: bool) -> dict:
+    """Trains in float16 on rows of which one, on the last rank, makes the first step of each epoch overflow."""
+    from tests.cases import rows
+
+    x, y = rows(64)
+    x[15] *= 1000.0  # the last row of the first batch
+    seed(distributed)
+    keras.config.set_dtype_policy("mixed_float16")
+    with strategy_scope(distributed):
+        model = build(units=24, optimizer=keras.optimizers.SGD(0.05))
+        model.optimizer.initial_scale = 2.0**13
+    scales = []
+    callback = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: scales.append(float(model.optimizer.dynamic_scale.value))
+    )
+    model.fit(x, y, batch_size=16, epochs=4, shuffle=False, verbose=0, callbacks=[callback])
+    return {"scales": scales, "weights": model.get_weights()}
+
+
+def unsynchronized_batchnorm(distributed: bool = True) -> list:
+    """All weights, moving statistics included, after training with plain batch normalization."""
+    from tests.cases import arrays, compiled, network
+
+    seed(distributed)
+    with strategy_scope(distributed):
+        model = compiled("sgd", network(keras.layers.BatchNormalization()))
+    model.fit(**arrays(65), verbose=0)
+    return model.get_weights()
+
+
+def dropout_masks() -> list:
+    """The units that dropout leaves of a batch of ones, as seen by each rank's rows."""
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(1)
+    seen = []
+
+    class Recorder(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dropout, self.dense = keras.layers.Dropout(0.5), keras.layers.Dense(1)
+
+        def call(self, x, training=False):
+            dropped = self.dropout(x, training=training)
+            if training and tf.executing_eagerly():
+                seen.append(dropped.numpy().tolist())
+            return self.dense(dropped)
+
+    with strategy_scope(True):
+        model = Recorder()
+        model.build((None, 8))
+        model.compile("sgd", "mse", run_eagerly=True)
+    model.fit(np.ones((8, 8), "float32"), np.ones((8, 1), "float32"), batch_size=8, verbose=0)
+    return seen
+
+
+def early_stopping(distributed: bool) -> dict:
+    """The history under callbacks that decide by validation loss."""
+    from tests.cases import arrays, rows
+
+    seed(distributed)
+    with strategy_scope(distributed):
+        model = build(optimizer=keras.optimizers.SGD(1.5))
+    callbacks = [
+        keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True),
+        keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.3),
+    ]
+    data = {**arrays(), "epochs": 15}
+    history = model.fit(**data, validation_data=rows(33, 5), verbose=0, callbacks=callbacks)
+    return {"logs": history.history, "weights": model.get_weights()}
+
+
+def stop_on_one_rank() -> int:
+    """How many steps a rank ran when the callback of rank 1 alone asked to stop after its fifth."""
+    import keras_par as kp
+    from tests.cases import arrays
+
+    class Stop(keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if kp.rank() == 1 and self.steps == 5:
+                self.model.stop_training = True
+
+    with strategy_scope(True):
+        model = build()
+    stop = Stop()
+    model.fit(**arrays(), verbose=0, callbacks=[stop])
+    return stop.steps
+
+
+def logs_of_steps(distributed: bool) -> list:
+    """The loss and accuracy that a callback sees after each step."""
+    from tests.cases import arrays
+
+    seen = []
+    seed(distributed)
+    with strategy_scope(distributed):
+        model = build(metrics=["accuracy"])
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(dict(logs)))
+    model.fit(**arrays(65), verbose=0, callbacks=[callback])
+    return seen
+
+
+def count_collectives(name: str, **options) -> dict:
+    """The collectives traced in the first step of a case, and how often the step was traced."""
+    import keras_par as kp
+    from keras_par.comm import world
+    from keras_par.comm.counting import CountingCommunicator
+
+    case = CASES[name]
+    keras.utils.set_random_seed(1)
+    before = world.replace(CountingCommunicator(world.current()))
+    try:
+        with kp.DataParallel(**options).scope(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            model = case.model()
+        model.fit(**case.data(), **case.fit, verbose=0)
+        calls = world.current().calls
+    finally:
+        world.replace(before)
+    step = [call for call in calls if call.name.startswith(("kp.gradients", "kp.moments", "kp.divisor", "kp.rows"))]
+    return {
+        "step": [(call.kind, call.num_bytes) for call in step],
+        "other": [call.kind for call in calls if call not in step],
+        "num_parameters": sum(int(np.prod(v.shape)) for v in model.trainable_variables),
+    }
+
+
+def reduce_by_hand(mean: bool, compression) -> list:
+    """What a GradientReducer makes of gradients that are rank + 1, of several dtypes, sparse and missing."""
+    import tensorflow as tf
+
+    import keras_par as kp
+
+    value = float(kp.rank() + 1)
+    gradients = [
+        tf.fill([3, 5], value),
+        None,
+        tf.fill([7], tf.constant(value, tf.float64)),
+        tf.IndexedSlices(tf.fill([2, 4], value), tf.constant([kp.rank(), 3]), tf.constant([6, 4])),
+        tf.constant(value),
+    ]
+    reduced = kp.GradientReducer(mean=mean, compression=compression)(gradients)
+    return [None if g is None else tf.convert_to_tensor(g).numpy() for g in reduced]
+
+
+def stock_distribution() -> dict:
+    """What keras.distribution's own functions and classes do once kp.init() has run."""
+    from tests.cases import arrays
+
+    keras.distribution.initialize()
+    found = {
+        "devices": keras.distribution.list_devices(),
+        "count": keras.distribution.get_device_count("cpu"),
+    }
+    keras.utils.set_random_seed(7)
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    model = build()
+    keras.distribution.set_distribution(None)
+    model.fit(**arrays(), verbose=0)
+    return {**found, "weights": model.get_weights()}
+
+
+def train_plainly() -> list:
+    """The weights one process ends with where `stock_distribution` starts."""
+    from tests.cases import arrays
+
+    keras.utils.set_random_seed(7)
+    model = build()
+    model.fit(**arrays(), verbose=0)
+    return model.get_weights()
+
+
+def sharded_by_user(num_rows: int) -> list:
+    """The weights after training on kp.data.shard's rows, 8 a rank, without shuffling."""
+    import tensorflow as tf
+
+    import keras_par as kp
+    from tests.cases import rows
+
+    keras.utils.set_random_seed(7)
+    data = kp.data.shard(tf.data.Dataset.from_tensor_slices(rows(num_rows))).batch(8)
+    with strategy_scope(True):
+        model = build()
+    model.fit(data, epochs=2, verbose=0)
+    return model.get_weights()
+
+
+def train_on(num_rows: int, batch_size: int) -> list:
+    """One process's weights after training on those rows in order."""
+    from tests.cases import rows
+
+    keras.utils.set_random_seed(7)
+    model = build()
+    x, y = rows(num_rows)
+    model.fit(x, y, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def shards(num_rows: int, num_shards: int, remainder: str) -> list:
+    """The elements of each shard of range(num_rows)."""
+    import tensorflow as tf
+
+    import keras_par as kp
+
+    data = tf.data.Dataset.range(num_rows)
+    parts = [kp.data.shard(data, num_shards, i, remainder) for i in range(num_shards)]
+    for part in parts:
+        assert int(part.cardinality()) == len(list(part))
+    return [[int(element) for element in part] for part in parts]
+
+
+def monitor(distributed: bool, bad_step: int | None = None) -> str:
+    """What LossMonitor(every=2) prints in two epochs of 3 steps, the last of them ragged."""
+    import io
+
+    import keras_par as kp
+    from tests.cases import rows
+
+    x, y = rows(43)
+    if bad_step is not None:
+        x[16 * (bad_step - 1) + 15] = np.nan  # in the last rank's rows
+    seed(distributed)
+    with strategy_scope(distributed):
+        model = build()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=[kp.callbacks.LossMonitor(2)])
+    return out.getvalue()
+
+
+def step_losses() -> list:
+    """The loss of each of those steps, computed by plain Keras before the step's update."""
+    from tests.cases import crossentropy, rows
+
+    x, y = rows(43)
+    keras.utils.set_random_seed(7)
+    model = build()
+    losses = []
+    for _ in range(2):
+        for start in (0, 16, 32):
+            batch = x[start : start + 16], y[start : start + 16]
+            losses.append(float(crossentropy()(batch[1], model(batch[0]))))
+            model.train_on_batch(*batch)
+    return losses
+
+
+def checkpoints(directory: str, **options) -> dict:
+    """The files RankCheckpoint leaves after 3 epochs of 5 steps, and whether the newest loads back."""
+    import keras_par as kp
+    from tests.cases import arrays
+
+    seed(True)
+    with strategy_scope(True):
+        model = build(optimizer=keras.optimizers.Adam(1e-2))
+        twin = build(optimizer=keras.optimizers.Adam(1e-2))
+    callback = kp.callbacks.RankCheckpoint(directory, **options)
+    model.fit(**{**arrays(), "epochs": 3}, verbose=0, callbacks=[callback])
+    found = callback.checkpoints()
+    twin.load_weights(found[-1])
+    return {
+        "names": [path.name for path in found],
+        "all": sorted(path.name for path in callback.folder.iterdir()),
+        "folder": callback.folder.name,
+        "equal": all(np.array_equal(a, b) for a, b in zip(model.get_weights(), twin.get_weights(), strict=True)),
+    }
+
+
+def misuse(which: str) -> None:
+    """Does something that must be refused with one sentence on every rank."""
+    import tensorflow as tf
+
+    import keras_par as kp
+    from tests.cases import rows
+
+    x, y = rows(32)
+    if which == "built before":
+        model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(3)])
+        with strategy_scope(True):
+            model.compile("sgd", "mse")
+        return
+    if which == "model parallel":
+        mesh = keras.distribution.DeviceMesh((1, kp.size()), ("batch", "model"))
+        layout = keras.distribution.LayoutMap(mesh)
+        with keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch").scope():
+            build()
+        return
+    if which == "options":
+        kp.DataParallel(compression="int8")
+    if which == "initialize":
+        keras.distribution.initialize(num_processes=17)
+    with strategy_scope(True):
+        model = build(units=24 if which == "other model" and kp.rank() == 1 else 16)
+        if which == "jit":
+            model = build(
+                jit_compile=True,
+                loss=keras.losses.SparseCategoricalCrossentropy(True, reduction="mean_with_sample_weight"),
+            )
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    if which == "not batched":
+        model.fit(dataset, verbose=0)
+    elif which == "small batch":
+        model.fit(x, y, batch_size=1, verbose=0)
+    elif which == "steps":
+        model.fit(dataset.take(32 - 8 * kp.rank()).batch(8), verbose=0)
+    elif which == "epochs":
+        model.fit(x, y, epochs=1 + kp.rank(), verbose=0)
+    elif which == "jit":
+        model.fit(x, y, sample_weight=np.ones(32), batch_size=8, verbose=0)
+    elif which == "generator":
+        model.fit(((x, y) for _ in range(2)), verbose=0)
+    else:
+        model.fit(x, y, batch_size=8, verbose=0)
+
+
+def unknown_and_unequal() -> int:
+    """How many steps a rank trains on data of unknown length of which rank 1 has less."""
+    import tensorflow as tf
+
+    import keras_par as kp
+    from tests.cases import rows
+
+    data = tf.data.Dataset.from_tensor_slices(rows(48)).take(48 - 16 * kp.rank()).filter(lambda x, y: True)
+    with strategy_scope(True):
+        model = build()
+    model.fit(data.batch(8), epochs=2, verbose=0)
+    return int(model.optimizer.iterations.value)
+
+
+def custom_jit_warns() -> list:
+    """The warnings of a jit-compiled model with a training step of its own."""
+    from tests.cases import OwnStep, arrays, crossentropy
+
+    with strategy_scope(True):
+        model = OwnStep()
+        model.compile("sgd", crossentropy(), jit_compile=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(**arrays(), verbose=0)
+    return [str(warning.message) for warning in caught]

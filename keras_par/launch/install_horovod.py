@@ -244,20 +244,19 @@ def stream_build(console: Console, command: list[str], environment: dict[str, st
     shown = 0
     with progress, log.open("w") as out:
         task = progress.add_task("compiling", total=100)
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            out.write(line)
-            found = re.match(r"\s*\[\s*(\d+)%\]", line)
-            if found:
-                percent = int(found.group(1))
-                progress.update(task, completed=percent)
-                if not console.is_terminal and percent >= shown + 20:
-                    shown = percent - percent % 20
-                    console.print(f"  {shown} %")
-        return process.wait()
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(command, env=environment, text=True, errors="replace", **pipes) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                out.write(line)
+                found = re.match(r"\s*\[\s*(\d+)%\]", line)
+                if found:
+                    percent = int(found.group(1))
+                    progress.update(task, completed=percent)
+                    if not console.is_terminal and percent >= shown + 20:
+                        shown = percent - percent % 20
+                        console.print(f"  {shown} %")
+        return process.returncode
 
 
 def first_error(log: Path) -> str:

@@ -72,7 +72,7 @@ class Source:
             dataset = adapter.get_tf_dataset()
             self.is_infinite = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
             self.is_sharded = self.is_sharded or is_sharded(dataset)
-            self.batch_size = batch_size(dataset)
+            self.batch_size = None if has_scalars(dataset) else batch_size(dataset)
 
     @property
     def may_end_unannounced(self) -> bool:
@@ -81,10 +81,8 @@ class Source:
 
     def complaint(self, num_ranks: int) -> str | None:
         """One sentence about why this input cannot be trained on by `num_ranks`, or None."""
-        if isinstance(self.adapter, TFDatasetAdapter):
-            specs = tf.nest.flatten(self.adapter.get_tf_dataset().element_spec)
-            if any(getattr(spec, "shape", None) is not None and spec.shape.rank == 0 for spec in specs):
-                return "the dataset has scalar elements, so it is not batched: add .batch(global_batch_size) to it."
+        if isinstance(self.adapter, TFDatasetAdapter) and has_scalars(self.adapter.get_tf_dataset()):
+            return "the dataset has scalar elements, so it is not batched: add .batch(global_batch_size) to it."
         if not self.is_sharded and self.batch_size is not None and self.batch_size < num_ranks:
             return (
                 f"the global batch of {self.batch_size} rows is smaller than the {num_ranks} ranks: "
@@ -112,6 +110,12 @@ def is_sharded(dataset: tf.data.Dataset) -> bool:
     """True if the dataset says that it is one rank's share, as `kp.data.shard` and tf.distribute's users do."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return policy == tf.data.experimental.AutoShardPolicy.OFF
+
+
+def has_scalars(dataset: tf.data.Dataset) -> bool:
+    """True if a part of each element has no dims, so that it cannot be a batch."""
+    shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(dataset.element_spec)]
+    return any(shape is not None and shape.rank == 0 for shape in shapes)
 
 
 def batch_size(dataset: tf.data.Dataset) -> int | None:

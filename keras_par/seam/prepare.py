@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 from keras import tree
+from keras.src import backend
 
 from keras_par.comm.agreement import exchange
 from keras_par.comm.broadcast import broadcast_variables
@@ -12,8 +13,14 @@ from keras_par.seam.binding import Binding, bind_optimizers
 from keras_par.seam.input import Part, Shard, ThinShard
 
 
-def prepare(model: keras.Model, binding: Binding, element_spec) -> None:
+def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bool = False) -> None:
     """Builds what is not built, checks that the ranks train the same model, and broadcasts rank 0's state.
+
+    Args:
+        model: compiled under a strategy.
+        binding: that strategy.
+        element_spec: the type of a batch, with or without its row counts.
+        only_predict: True if the batch has no targets, so that losses and metrics cannot be built from it.
 
     Costs two all-gathers of the variables' names, and one broadcast for each 64 MB of state.
 
@@ -22,7 +29,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec) -> None:
     """
     communicator = binding.communicator
     optimizers = bind_optimizers(model) if model.compiled else []
-    build(model, element_spec)
+    build(model, element_spec, only_predict)
     variables = state_of(model, optimizers)
     compare(communicator, model, variables)
     if binding.options.broadcast_variables:
@@ -31,17 +38,22 @@ def prepare(model: keras.Model, binding: Binding, element_spec) -> None:
     binding.prepared = True
 
 
-def build(model: keras.Model, element_spec) -> None:
+def build(model: keras.Model, element_spec, only_predict: bool) -> None:
     """Creates the weights, metrics and optimizer slots that Keras would create while tracing the first step."""
-    if model.compiled and isinstance(element_spec, (Shard, ThinShard, Part)):
+    if isinstance(element_spec, (Shard, ThinShard, Part)):
         element_spec = element_spec.batch
-    if model.compiled:
-        # A model that cannot be built without data, such as one with a train_step and no call, is used as it is.
-        try:
-            model._symbolic_build(data_batch=tree.map_structure(without_rows, element_spec))
-        except (RuntimeError, NotImplementedError):
-            if not model.weights:
-                raise
+    batch = tree.map_structure(without_rows, element_spec)
+    # A model that cannot be built without data, such as one with a train_step and no call, is used as it is.
+    try:
+        if not only_predict:
+            model._symbolic_build(data_batch=batch)
+        elif not all(layer.built for layer in model._flatten_layers()):
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+            inputs = tree.map_structure(lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), x)
+            backend.compute_output_spec(model, inputs, training=False)
+    except (RuntimeError, NotImplementedError):
+        if not model.weights:
+            raise
 
 
 def without_rows(spec):

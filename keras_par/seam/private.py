@@ -36,6 +36,7 @@ PRIVATE_NAMES = (
     ("keras.src.losses.loss", "reduce_weighted_values", "to divide by weights and masks of all ranks"),
     ("keras.src.losses.loss", "apply_mask", "the same"),
     ("keras.src.layers.normalization.batch_normalization", "BatchNormalization._moments", "to synchronize it"),
+    ("keras.src", "backend.compute_output_spec", "to build a model from the types of its inputs"),
     ("keras.src.utils.tracking", "DotNotTrackScope", "to replace the loss tracker by one that keeps the newest loss"),
     ("keras.src.distribution.distribution_lib", "DataParallel", "to recognize the stock strategy"),
 )

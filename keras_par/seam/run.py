@@ -61,7 +61,7 @@ class Run:
         shuffle_seed = seeds[0] if len(set(seeds)) > 1 else None
         dataset = source.dataset(self.communicator.size, self.communicator.rank, shuffle_seed)
         if not self._started and (self.kind == "fit" or not self.binding.prepared):
-            prepare(self.model, self.binding, dataset.element_spec)
+            prepare(self.model, self.binding, dataset.element_spec, only_predict=self.kind == "predict")
         self._started = True
         return dataset, any(answer["may_end_unannounced"] for answer in answers)
 

@@ -206,7 +206,7 @@ def compiled_step(step_function):
     """The step with everything up to the gradients compiled by XLA, and the optimizer's update after it."""
     optimizers = []
 
-    @tf.function(jit_compile=True, reduce_retracing=True)
+    @tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
     def forward_and_backward(batch, local, total, communicator, thin):
         step = Step(communicator, local, total, thin, compiled=True)
         step.captured = []

@@ -1,0 +1,48 @@
+"""LossMonitor's line and its error, RankCheckpoint's files."""
+
+import re
+
+import pytest
+
+from tests import tasks
+from tests.ranks.pool import Failure
+
+
+def test_loss_monitor_prints_the_loss_of_the_step_over_all_ranks(ranks, plain):
+    [losses] = plain.run(tasks.step_losses)
+    printed, silent = ranks(2).run(tasks.monitor, distributed=True)
+    assert silent == ""
+    lines = printed.splitlines()
+    pattern = re.compile(r"epoch: (\d+) step: (\d+), loss is (\d+\.\d+)")
+    found = [pattern.fullmatch(line) for line in lines]
+    assert all(found), lines
+    assert [(int(m[1]), int(m[2])) for m in found if m] == [(1, 2), (2, 2)]
+    for match, step in zip(found, (1, 4), strict=True):
+        assert float(match[3]) == pytest.approx(losses[step], rel=1e-6)
+
+
+def test_loss_monitor_works_without_a_strategy(ranks, plain):
+    [losses] = plain.run(tasks.step_losses)
+    for printed in ranks(1).run(tasks.monitor, distributed=False):
+        assert float(printed.splitlines()[0].split()[-1]) == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_loss_monitor_stops_all_ranks_at_a_nan(ranks):
+    results = ranks(2).attempt(tasks.monitor, distributed=True, bad_step=2)
+    assert all(isinstance(result, Failure) for result in results)
+    assert results[0].message == results[1].message
+    assert "epoch: 1 step: 2, loss is nan" in results[0].message
+
+
+def test_checkpoints_are_written_by_each_rank_and_load_back(ranks, tmp_path):
+    for rank, result in enumerate(ranks(2).run(tasks.checkpoints, directory=str(tmp_path))):
+        assert result["folder"] == f"rank.{rank}"
+        assert result["names"] == [f"CKP-{epoch}_5.weights.h5" for epoch in (1, 2, 3)]
+        assert result["all"] == result["names"]
+        assert result["equal"]
+
+
+def test_checkpoints_keep_the_newest(ranks, tmp_path):
+    for result in ranks(2).run(tasks.checkpoints, directory=str(tmp_path), every=2, keep=3, prefix="model"):
+        assert result["names"] == [f"model-{name}.weights.h5" for name in ("2_5", "3_2", "3_4")]
+        assert result["all"] == sorted(result["names"])

@@ -1,0 +1,49 @@
+"""Counts what a step sends, and checks what a reducer makes of gradients."""
+
+import numpy as np
+import pytest
+
+from tests import tasks
+
+
+def test_a_step_costs_one_all_reduce_of_the_gradients(ranks):
+    for counted in ranks(2).run(tasks.count_collectives, name="adam"):
+        gradients = counted["num_parameters"] * 4
+        assert set(counted["step"]) == {("all_reduce", gradients)}
+
+
+def test_accumulation_costs_one_all_reduce_an_update(ranks):
+    for counted in ranks(2).run(tasks.count_collectives, name="accumulation"):
+        assert set(counted["step"]) == {("all_reduce", counted["num_parameters"] * 4)}
+
+
+def test_compression_halves_the_bytes(ranks):
+    for counted in ranks(2).run(tasks.count_collectives, name="adam", compression="fp16"):
+        assert set(counted["step"]) == {("all_reduce", counted["num_parameters"] * 2)}
+
+
+def test_a_synchronized_layer_costs_one_gather_forward_and_one_reduce_backward(ranks):
+    for counted in ranks(2).run(tasks.count_collectives, name="batchnorm-synchronized"):
+        kinds = [kind for kind, _ in counted["step"]]
+        num_traces = kinds.count("all_gather")
+        assert num_traces >= 1
+        assert kinds.count("all_reduce") == 2 * num_traces  # the layer's, and the gradients'
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("compression", [None, "fp16", "bf16"])
+def test_a_reducer_sums_or_averages_every_kind_of_gradient(compression, mean, size, ranks):
+    total = sum(range(1, size + 1)) / (size if mean else 1)
+    slices = np.zeros((6, 4))
+    for rank in range(size):
+        slices[rank] += (rank + 1) / (size if mean else 1)
+        slices[3] += (rank + 1) / (size if mean else 1)
+    for result in ranks(size).run(tasks.reduce_by_hand, mean=mean, compression=compression):
+        tolerance = 0 if compression is None and (not mean or size == 2) else 1e-2
+        np.testing.assert_allclose(result[0], np.full((3, 5), total), rtol=tolerance)
+        assert result[1] is None
+        np.testing.assert_allclose(result[2], np.full(7, total), rtol=tolerance)
+        assert result[2].dtype == np.float64
+        np.testing.assert_allclose(result[3], slices, rtol=1e-6)
+        np.testing.assert_allclose(result[4], total, rtol=tolerance)

@@ -1,0 +1,97 @@
+"""The rules of the house: imports go down, Keras's private parts stay in seam/, importing the package is light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "keras_par"
+FLOORS = {"plan": 0, "comm": 1, "seam": 2, "distribution": 3, "data": 4, "checkpoint": 4, "callbacks": 4}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """The full names that a module imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0]
+
+
+def test_there_are_modules():
+    assert len(MODULES) > 30
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.parent != PACKAGE], ids=str)
+def test_imports_only_go_down(path):
+    here = room(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "keras_par" or len(parts) < 2 or parts[1] in ("__version__", here):
+            continue
+        if here == "launch":
+            assert parts[1] == "plan", f"{path} imports {name}"
+        else:
+            assert FLOORS[parts[1]] < FLOORS[here], f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_private_parts_of_keras_stay_in_the_seam(path):
+    if room(path) != "seam":
+        assert not [name for name in imports(path) if name.startswith("keras.src")]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_lower_floors_know_neither_keras_nor_tensorflow(path):
+    forbidden = {"plan": {"keras", "tensorflow", "horovod"}, "comm": {"keras"}, "launch": {"keras", "tensorflow"}}
+    roots = {name.split(".")[0] for name in imports(path)}
+    assert not roots & forbidden.get(room(path), set())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_every_module_opens_with_a_sentence(path):
+    first = (ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()
+    assert first and first[0].endswith("."), f"{path} has no opening sentence"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_public_names_have_docstrings(path):
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{path}: {node.name}"
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    script = (
+        "import sys, time; begin = time.perf_counter(); import keras_par; seconds = time.perf_counter() - begin;"
+        "print(seconds, [name for name in ('tensorflow', 'keras', 'horovod', 'numpy') if name in sys.modules])"
+    )
+    times = []
+    for _ in range(3):
+        result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        seconds, loaded = result.stdout.split(maxsplit=1)
+        assert loaded.strip() == "[]"
+        times.append(float(seconds))
+    assert min(times) < 0.05
+
+
+def test_every_public_name_can_be_imported_and_is_documented():
+    script = (
+        "import keras_par, inspect\n"
+        "for name in keras_par.__all__:\n"
+        "    value = getattr(keras_par, name)\n"
+        "    assert name == '__version__' or inspect.getdoc(value), name\n"
+        "print(len(keras_par.__all__))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(result.stdout) > 10

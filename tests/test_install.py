@@ -1,0 +1,99 @@
+"""The installer's decisions, without building: its environment, its cache, what it says when something fails."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from keras_par.launch import cli, install_horovod
+from keras_par.launch.install_horovod import BuildKey, InstallError
+
+
+def test_a_wheel_is_cached_by_all_it_depends_on():
+    folder = BuildKey("2.21.0", "4.1.8", gpu=False).folder
+    for part in ("horovod0.28.1", "tf2.21.0", f"cp{sys.version_info.major}{sys.version_info.minor}", "mpi4.1.8"):
+        assert part in folder
+    keys = [BuildKey(tf, mpi, gpu) for tf in ("2.20.0", "2.21.0") for mpi in ("4.1.8", "none") for gpu in (0, 1)]
+    assert len({key.folder for key in keys}) == 8
+
+
+@pytest.mark.parametrize(("engine", "set_", "unset"), [("mpi", "HOROVOD_WITH_MPI", "HOROVOD_WITHOUT_MPI")] * 1)
+def test_the_engine_decides_what_is_built(engine, set_, unset):
+    environment = install_horovod.build_environment(engine)
+    assert environment[set_] == "1"
+    assert unset not in environment
+    assert environment["HOROVOD_WITH_GLOO"] == environment["HOROVOD_WITH_TENSORFLOW"] == "1"
+    assert install_horovod.build_environment("gloo")[unset] == "1"
+
+
+def test_a_moved_header_is_forwarded(tmp_path, monkeypatch):
+    include = tmp_path / "tensorflow" / "include"
+    (include / "xla/hlo/builder").mkdir(parents=True)
+    (include / "xla/hlo/builder/xla_builder.h").touch()
+    (include / "external/highwayhash").mkdir(parents=True)
+    (tmp_path / "tensorflow/__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    environment = {"CPLUS_INCLUDE_PATH": "/mine"}
+    headers = tmp_path / "headers"
+    headers.mkdir()
+    install_horovod.add_headers(environment, headers)
+    assert environment["CPLUS_INCLUDE_PATH"].split(os.pathsep) == [
+        str(include / "external/highwayhash"),
+        str(headers),
+        "/mine",
+    ]
+    header = headers / "tensorflow/compiler/xla/client/xla_builder.h"
+    assert header.read_text() == '#include "xla/hlo/builder/xla_builder.h"\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("a\n/x/mpi_ops.cc:12:3: error: 'foo' was not declared\nb error: later", "'foo' was not declared"),
+        ("CMake Error at CMakeLists.txt:3:\n  Could not find MPI\n", "Could not find MPI"),
+        ("fine", "names no error"),
+    ],
+)
+def test_the_first_error_of_a_build_is_found(log, said, tmp_path):
+    path = tmp_path / "build.log"
+    path.write_text(log)
+    assert said in install_horovod.first_error(path)
+
+
+def test_a_failing_build_says_what_and_leaves_no_wheel(tmp_path, monkeypatch):
+    monkeypatch.setattr(install_horovod, "HOROVOD_VERSION", "0.0.0")  # there is none
+    with pytest.raises(InstallError, match=r"building Horovod 0\.0\.0 .* failed: .*whole log: .*See docs/install\.md"):
+        install_horovod.build(Console(quiet=True), BuildKey("2.0", "none", False), tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*.whl"))
+
+
+def test_without_a_compiler_it_says_so(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(InstallError, match=r"no C\+\+ compiler 'no-such-compiler': install one"):
+        install_horovod.require_compiler()
+
+
+def test_what_is_installed_already_is_not_built_again(capsys):
+    assert cli.main(["install-horovod"]) == 0
+    assert "is installed already" in capsys.readouterr().err
+
+
+def test_help_fits_80_columns():
+    for command in ([], ["install-horovod"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "keras_par.launch.cli", *command, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "COLUMNS": "80", "XDG_CACHE_HOME": "/cache"},
+        )
+        assert all(len(line) <= 80 for line in result.stdout.splitlines())
+        assert "usage: keras-par" in result.stdout
+
+
+def test_the_cache_can_be_moved(monkeypatch):
+    monkeypatch.setenv("KERAS_PAR_CACHE", "/somewhere")
+    assert install_horovod.default_cache() == Path("/somewhere")

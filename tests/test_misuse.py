@@ -1,0 +1,45 @@
+"""Bad input gets one sentence that says what is wrong and what to do, the same on every rank, and no hang."""
+
+import pytest
+
+from tests import tasks
+from tests.ranks.pool import Failure
+
+CASES = {
+    "built before": ("ValueError", "the strategy was set after model", "first keras.distribution.set_distribution"),
+    "model parallel": ("ValueError", "ModelParallel does not work", "use kp.DataParallel()"),
+    "options": ("ValueError", "compression='int8' is unknown", "use None, 'fp16' or 'bf16'"),
+    "initialize": ("ValueError", "num_processes=17", "leave it out"),
+    "not batched": ("AgreedValueError", "not batched", "add .batch("),
+    "small batch": (
+        "AgreedValueError",
+        "global batch of 1 rows is smaller than the 2 ranks",
+        "at least one row a rank",
+    ),
+    "steps": ("AgreedValueError", "'batches' is 4 on rank 0 but 3 on rank 1", "kp.data.shard"),
+    "epochs": ("AgreedValueError", "'epochs' is 1 on rank 0 but 2 on rank 1", "the same arguments"),
+    "other model": ("AgreedValueError", "on rank 0 but", "build the same model"),
+    "jit": ("ValueError", "XLA allows no collective", "jit_compile=False"),
+    "generator": ("ValueError", "GeneratorDataAdapter", "from_generator"),
+}
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_misuse_is_refused_on_every_rank(which, ranks):
+    kind, what, advice = CASES[which]
+    results = ranks(2).attempt(tasks.misuse, seconds=60, which=which)
+    assert len(results) == 2
+    assert all(isinstance(result, Failure) for result in results), results
+    for result in results:
+        assert result.kind == kind, result.traceback
+        assert result.message.startswith("keras-par: ")
+        assert what in result.message
+        assert advice in result.message
+        assert "\n" not in result.message
+    assert results[0].message == results[1].message
+
+
+def test_the_first_difference_between_models_is_named(ranks):
+    [first, _] = ranks(2).attempt(tasks.misuse, which="other model")
+    assert "(8, 16) float32 on rank 0 but" in first.message
+    assert "(8, 24) float32 on rank 1" in first.message
