@@ -244,8 +244,9 @@ def stream_build(console: Console, command: list[str], environment: dict[str, st
     shown = 0
     with progress, log.open("w") as out:
         task = progress.add_task("compiling", total=100)
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with subprocess.Popen(command, env=environment, text=True, errors="replace", **pipes) as process:
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 out.write(line)
