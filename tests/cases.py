@@ -501,3 +501,49 @@ def _():
     # SGD, because plain Keras's Adam squares the rows of a sparse input's gradient one by one, and ranks that meet
     # the same row have two of them.
     return compiled(keras.optimizers.SGD(0.01), keras.Model(inputs, layers.Dense(3)(joined)))
+
+
+@case("multi-optimizer", arrays)
+def _():
+    model = network()
+    by_path = keras.optimizers.OptimizerMap(default_optimizer=keras.optimizers.SGD(0.1))
+    by_path[f"{model.layers[-1].name}/.*"] = keras.optimizers.Adam(1e-2)
+    return compiled(keras.optimizers.MultiOptimizer(by_path), model)
+
+
+@case("loss-none", arrays)
+def _():
+    return compiled(keras.optimizers.SGD(0.01), loss=crossentropy(reduction=None))
+
+
+@case("bfloat16", arrays, tolerance=2e-2)
+def _():
+    keras.config.set_dtype_policy("bfloat16")
+    return compiled(keras.optimizers.SGD(0.1))
+
+
+class Reconstruct(keras.Model):
+    """A model without targets, whose loss only its own step can compute, and an optimizer in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network(units=8)
+        self.network.build((None, 8))
+        self.own = {"optimizer": keras.optimizers.Adam(1e-2)}
+
+    def call(self, x):
+        return self.network(x)
+
+    def train_step(self, x):
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=x, y_pred=self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.own["optimizer"].apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+@case("own-step-without-targets", lambda: {"x": rows(64)[0], "batch_size": 16, "epochs": 4})
+def _():
+    model = Reconstruct()
+    model.compile(loss="mse", metrics=["mse"])
+    return model

@@ -1,5 +1,7 @@
 """The installer's decisions, without building: its environment, its cache, what it says when something fails."""
 
+import importlib.machinery
+import importlib.util
 import os
 import subprocess
 import sys
@@ -34,8 +36,9 @@ def test_a_moved_header_is_forwarded(tmp_path, monkeypatch):
     (include / "xla/hlo/builder").mkdir(parents=True)
     (include / "xla/hlo/builder/xla_builder.h").touch()
     (include / "external/highwayhash").mkdir(parents=True)
-    (tmp_path / "tensorflow/__init__.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.machinery.ModuleSpec("tensorflow", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / "tensorflow")]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     environment = {"CPLUS_INCLUDE_PATH": "/mine"}
     headers = tmp_path / "headers"
     headers.mkdir()

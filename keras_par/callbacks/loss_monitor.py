@@ -37,6 +37,7 @@ class LossMonitor(keras.callbacks.Callback):
         if every < 1:
             raise ValueError(f"keras-par: LossMonitor(every={every}) must be at least 1 step.")
         self._every = every
+        self.acts_on_all_ranks = f"LossMonitor(every={every})"
         self._epoch = 0
         self._step = 0
 

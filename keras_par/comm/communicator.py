@@ -52,7 +52,7 @@ class Communicator(abc.ABC):
 
     def all_gather_object(self, value: Any, name: str) -> list[Any]:
         """The ranks' values, anything JSON can carry, in rank order. Eager only; costs two all-gathers."""
-        data = tf.io.decode_raw(json.dumps(value), tf.uint8)
+        data = tf.io.decode_raw(json.dumps(value, default=plain), tf.uint8)
         lengths = self.all_gather(tf.reshape(tf.size(data), [1]), f"{name}.length").numpy()
         everything = self.all_gather(data, f"{name}.data").numpy().tobytes()
         values, start = [], 0
@@ -64,3 +64,8 @@ class Communicator(abc.ABC):
     def barrier(self, name: str) -> None:
         """Returns once every rank has called it. Eager only; costs one all-reduce of a scalar."""
         self.all_reduce([tf.constant(0, tf.int32)], name)
+
+
+def plain(value: Any) -> Any:
+    """What JSON can carry in place of a number or array of NumPy's."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)

@@ -31,7 +31,8 @@ class FailureBoard:
 
     def __init__(self, communicator: Communicator):
         self._rank, self._size = communicator.rank, communicator.size
-        self._entries: list[tuple[int, str]] = []  # rank 0's, in the order of arrival
+        self._round = 0  # grows when all ranks have failed alike and may go on
+        self._entries: list[tuple[int, int, str]] = []  # rank 0's: (round, rank, failure) in the order of arrival
         self._heard: set[int] = set()  # rank 0's: who has read a failure
         self._lock = threading.Lock()
         self._server: socketserver.ThreadingTCPServer | None = None
@@ -47,6 +48,10 @@ class FailureBoard:
         """All failures reported so far, as (rank, message), in the order of arrival."""
         return self._ask(None)
 
+    def next_round(self) -> None:
+        """Forgets the failures so far, once all ranks have failed alike and called this."""
+        self._round += 1
+
     def wait_until_heard(self) -> None:
         """On rank 0, keeps a failed job's board open until every rank has read it, at most HEARD_SECONDS."""
         deadline = time.monotonic() + HEARD_SECONDS
@@ -61,8 +66,8 @@ class FailureBoard:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self):
                 request = json.loads(self.rfile.readline())
-                if request["token"] == token:
-                    self.wfile.write(json.dumps(board._enter(request["rank"], request["failure"])).encode())
+                if request.pop("token") == token:
+                    self.wfile.write(json.dumps(board._enter(**request)).encode())
 
         token = uuid.uuid4().hex
         self._server = socketserver.ThreadingTCPServer((host, 0), Handler)
@@ -70,20 +75,22 @@ class FailureBoard:
         threading.Thread(target=self._server.serve_forever, name="kp-failures", daemon=True).start()
         return host, self._server.server_address[1], token
 
-    def _enter(self, rank: int, failure: str | None) -> list[tuple[int, str]]:
+    def _enter(self, round_: int, rank: int, failure: str | None) -> list[tuple[int, str]]:
         with self._lock:
-            if failure is not None and rank not in [entry[0] for entry in self._entries]:
-                self._entries.append((rank, failure))
-            if self._entries:
+            known = [entry[1:] for entry in self._entries if entry[0] == round_]
+            if failure is not None and rank not in [entry[0] for entry in known]:
+                self._entries.append((round_, rank, failure))
+                known.append((rank, failure))
+            if known:
                 self._heard.add(rank)
-            return list(self._entries)
+            return known
 
     def _ask(self, failure: str | None) -> list[tuple[int, str]]:
         if self._server:
-            return self._enter(self._rank, failure)
+            return self._enter(self._round, self._rank, failure)
         try:
             with socket.create_connection(self._address, timeout=HEARD_SECONDS) as connection:
-                request = {"token": self._token, "rank": self._rank, "failure": failure}
+                request = {"token": self._token, "round_": self._round, "rank": self._rank, "failure": failure}
                 connection.sendall(json.dumps(request).encode() + b"\n")
                 answer = connection.makefile().read()
         except OSError:
@@ -116,7 +123,9 @@ def explain(error: Exception) -> Exception:
     else:
         told = error
         known = _board.report(f"{type(error).__name__}: {first_line(error)}")
-        if not all_failed(known):
+        if all_failed(known):
+            _board.next_round()
+        else:
             world.stop()
             _board.wait_until_heard()
     told._keras_par_told = True  # type: ignore[attr-defined]

@@ -62,12 +62,17 @@ class HorovodCommunicator(Communicator):
 
     def all_reduce(self, tensors, name, op="sum"):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        if tensors[0].dtype == tf.bfloat16:  # not among Horovod's types
+            wide = self.all_reduce([tf.cast(tensor, tf.float32) for tensor in tensors], name, op)
+            return [tf.cast(tensor, tf.bfloat16) for tensor in wide]
         options = {"name": name, "op": self._op[op], "ignore_name_scope": True}
         if len(tensors) == 1:
             return [self._ops._allreduce(tensors[0], **options)]
         return self._ops._grouped_allreduce(tensors, **options)
 
     def all_gather(self, tensor, name):
+        if tensor.dtype == tf.bfloat16:
+            return tf.bitcast(self.all_gather(tf.bitcast(tensor, tf.uint16), name), tf.bfloat16)
         return self._ops.allgather(tensor, name=name, ignore_name_scope=True)
 
     def all_to_all(self, tensor, name):

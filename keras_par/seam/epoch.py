@@ -21,7 +21,8 @@ class ShardedEpochIterator(TFEpochIterator):
         self._run = run
         self._agree = False
         if run is None:
-            super().__init__(distribute_strategy, *args, **kwargs)
+            with without_distribution():
+                super().__init__(distribute_strategy, *args, **kwargs)
             return
         with without_distribution():
             EpochIterator.__init__(self, *args, **kwargs)

@@ -75,6 +75,11 @@ class Source:
             self.batch_size = None if has_scalars(dataset) else batch_size(dataset)
 
     @property
+    def is_shared_dataset(self) -> bool:
+        """True for a dataset that all ranks read alike, each taking its rows out of every batch."""
+        return isinstance(self.adapter, TFDatasetAdapter) and not self.is_sharded
+
+    @property
     def may_end_unannounced(self) -> bool:
         """True if only reading shows how many batches there are."""
         return self.num_batches is None and not self.is_infinite

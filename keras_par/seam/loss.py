@@ -15,8 +15,9 @@ def install() -> None:
 def reduce_weighted_values(original):
     """Returns a local loss such that the mean over ranks, weighted by rows, is the loss of the global batch.
 
-    A mean over rows is that already. A sum is divided by this rank's share; a mean over unmasked entries, or
-    over sample weights, takes its divisor from all ranks, which costs one all-reduce of a scalar.
+    A mean over rows is that already, and values of single rows stay what they are. A sum is divided by this rank's
+    share; a mean over unmasked entries, or over sample weights, takes its divisor from all ranks, which costs one
+    all-reduce of a scalar.
     """
 
     def replacement(values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None):
@@ -24,9 +25,9 @@ def reduce_weighted_values(original):
         reduction = keras_loss.standardize_reduction(reduction)
         plain_mean = reduction in ("sum_over_batch_size", "mean") and mask is None
         unweighted = reduction == "mean_with_sample_weight" and mask is None and sample_weight is None
-        if step is None or plain_mean or unweighted:
+        if step is None or plain_mean or unweighted or reduction in (None, "none"):
             return original(values, sample_weight, mask, reduction, dtype)
-        if reduction in ("sum", None, "none"):
+        if reduction == "sum":
             loss = original(values, sample_weight, mask, reduction, dtype)
             return loss * inverse_share(step, loss.dtype)
         total = original(values, sample_weight, mask, "sum", dtype)

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import keras
 import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
@@ -18,22 +19,24 @@ def install() -> None:
         wrap(owner, "apply", apply)
     wrap(BaseOptimizer, "_clip_gradients", clip_gradients)
     wrap(LossScaleOptimizer, "check_finite", check_finite)
-
-
-def find(optimizer):
-    """(step, binding) if `optimizer` is updating a bound model inside a step, else (None, None)."""
-    step, binding = steps.current(), bindings.of(optimizer)
-    return (step, binding) if step is not None and binding is not None else (None, None)
+    if hasattr(keras.optimizers, "MultiOptimizer"):
+        wrap(keras.optimizers.MultiOptimizer, "apply", apply_several)
 
 
 def scale_loss(original):
-    """Weights the loss by this rank's share of the rows, so that summed gradients are those of the global mean."""
+    """Weights the loss by this rank's share of the rows, so that summed gradients are those of the global mean.
+
+    A loss with a value for each row has the gradient of its sum, which needs no share.
+    """
 
     def replacement(self, loss):
-        step, binding = find(self)
+        step = steps.current()
         if step is not None and id(self) not in step.scaled:
             step.scaled.add(id(self))
-            loss = step.times(loss, binding.weight(step, loss.dtype))
+            loss = tf.convert_to_tensor(loss)
+            one = tf.ones([], loss.dtype)
+            weight = step.binding.weight(step, loss.dtype) if loss.shape.rank == 0 else step.binding.times(one)
+            loss = step.times(loss, weight)
         return original(self, loss)
 
     return replacement
@@ -43,18 +46,31 @@ def apply(original):
     """Weights gradients whose loss was not weighted, and reduces before a loss scale's finite check."""
 
     def replacement(self, grads, trainable_variables=None):
-        step, binding = find(self)
+        step = steps.current()
         if step is None or step.applying:
             return original(self, grads, trainable_variables)
         trainable_variables = None if trainable_variables is None else list(trainable_variables)
         grads = with_shapes(self, grads, trainable_variables)
         if id(self) not in step.scaled:
-            grads = bindings.weigh(grads, binding.weight(step, tf.float32))
+            grads = bindings.weigh(grads, step.binding.weight(step, tf.float32))
         step.scaled.discard(id(self))
         if step.captured is not None:
             step.captured.append((self, grads, trainable_variables))
             return None
-        return reduce_and_apply(original, self, step, binding, grads, trainable_variables)
+        return reduce_and_apply(original, self, step, grads, trainable_variables)
+
+    return replacement
+
+
+def apply_several(original):
+    """Tells the optimizers that a MultiOptimizer hands its gradients to that their loss is weighted already."""
+
+    def replacement(self, grads, trainable_variables=None):
+        step = steps.current()
+        if step is not None and id(self) in step.scaled:
+            step.scaled.discard(id(self))
+            step.scaled.update(id(each) for each in self.optimizers)
+        return original(self, grads, trainable_variables)
 
     return replacement
 
@@ -69,11 +85,11 @@ def with_shapes(optimizer, grads, trainable_variables) -> list:
     return grads
 
 
-def reduce_and_apply(original, optimizer, step, binding, grads, trainable_variables):
+def reduce_and_apply(original, optimizer, step: steps.Step, grads, trainable_variables):
     """Runs an optimizer's own apply on weighted gradients, with the reduction where it belongs."""
     reduce_now = isinstance(optimizer, LossScaleOptimizer) and not accumulates(optimizer)
     if reduce_now:
-        grads = binding.sum_gradients(step, grads)
+        grads = step.binding.sum_gradients(step, grads)
     with applying(step, reduced=reduce_now):
         return original(optimizer, grads, trainable_variables)
 
@@ -88,16 +104,16 @@ def applying(step, reduced: bool):
 
 
 def accumulates(optimizer: LossScaleOptimizer) -> bool:
-    return bool(optimizer.inner_optimizer.gradient_accumulation_steps)
+    return bool(getattr(optimizer.inner_optimizer, "gradient_accumulation_steps", None))
 
 
 def clip_gradients(original):
     """Reduces what the optimizer is about to clip and apply; accumulation is done by then."""
 
     def replacement(self, grads):
-        step, binding = find(self)
+        step = steps.current()
         if step is not None and not step.reduced:
-            grads = binding.sum_gradients(step, list(grads))
+            grads = step.binding.sum_gradients(step, list(grads))
         return original(self, grads)
 
     return replacement
@@ -108,7 +124,7 @@ def check_finite(original):
 
     def replacement(self, grads):
         finite = original(self, grads)
-        step, _ = find(self)
+        step = steps.current()
         if step is None or step.reduced:
             return finite
         [everywhere] = step.communicator.all_reduce([tf.cast(finite, tf.int32)], step.name("finite"), "min")

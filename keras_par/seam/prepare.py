@@ -9,7 +9,7 @@ from keras_par.comm.agreement import exchange
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.fingerprint import canonical_names, first_difference
-from keras_par.seam.binding import Binding, bind_optimizers
+from keras_par.seam.binding import Binding, optimizers_of
 from keras_par.seam.input import Part, Shard, ThinShard
 
 
@@ -28,14 +28,19 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         ValueError: on every rank, if the models differ in a name, a shape or a dtype.
     """
     communicator = binding.communicator
-    optimizers = bind_optimizers(model) if model.compiled else []
+    optimizers = optimizers_of(model)
     build(model, element_spec, only_predict)
     variables = state_of(model, optimizers)
     compare(communicator, model, variables)
+    partial = [variable for variable in variables if variable.name.endswith("gradient_accumulator")]
     if binding.options.broadcast_variables:
-        broadcast_variables(variables, communicator=communicator)
+        skipped = {id(variable) for variable in partial}
+        broadcast_variables([v for v in variables if id(v) not in skipped], communicator=communicator)
+        if not binding.prepared and communicator.rank != 0:
+            for variable in partial:  # what rank 0 may have loaded is the sum over ranks; each adds to its own part
+                variable.assign(tf.zeros_like(variable.value))
     separate_seeds(communicator, model)
-    binding.prepared = True
+    binding.prepared = not only_predict
 
 
 def build(model: keras.Model, element_spec, only_predict: bool) -> None:
@@ -43,22 +48,35 @@ def build(model: keras.Model, element_spec, only_predict: bool) -> None:
     if isinstance(element_spec, (Shard, ThinShard, Part)):
         element_spec = element_spec.batch
     batch = tree.map_structure(without_rows, element_spec)
-    # A model that cannot be built without data, such as one with a train_step and no call, is used as it is.
     try:
-        if not only_predict:
+        if only_predict:
+            build_forward(model, batch)
+        else:
             model._symbolic_build(data_batch=batch)
-        elif not all(layer.built for layer in model._flatten_layers()):
-            x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-            inputs = tree.map_structure(lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), x)
-            backend.compute_output_spec(model, inputs, training=False)
-    except (RuntimeError, NotImplementedError):
+    except Exception:
+        # A model whose own train_step does what Keras's would not, with a batch that its call or its loss does not
+        # take, is used as far as it is built.
         if not model.weights:
             raise
+        for part in (model._compile_loss, model._compile_metrics):
+            if part is not None and not model.train_function:
+                part.built = False
+    for optimizer in optimizers_of(model):
+        if not optimizer.built and not only_predict and optimizer is model.optimizer:
+            optimizer.build(model.trainable_variables)
+
+
+def build_forward(model: keras.Model, batch) -> None:
+    """Creates the weights of a model that is not built, from the types of its inputs."""
+    if not all(layer.built for layer in model._flatten_layers()):
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        inputs = tree.map_structure(lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), x)
+        backend.compute_output_spec(model, inputs, training=False)
 
 
 def without_rows(spec):
     """`spec` with an unknown number of rows; Keras needs shape and dtype of every input and no values."""
-    return None if spec is None else tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if hasattr(spec, "shape") else None
 
 
 def state_of(model: keras.Model, optimizers: list[keras.optimizers.Optimizer]) -> list[keras.Variable]:

@@ -1,6 +1,7 @@
 """One call of `fit`, `evaluate` or `predict` on all ranks together: what they agree on before, during and after."""
 
 import contextvars
+import warnings
 from typing import Any, Literal
 
 import keras
@@ -53,12 +54,18 @@ class Run:
             ValueError: on every rank, if the ranks' arguments or inputs do not fit together.
         """
         answers = exchange(
-            self.communicator, f"kp.{self.kind}", self._describe(source), source.complaint(self.communicator.size)
+            self.communicator, "kp.run", self._describe(source), source.complaint(self.communicator.size)
         )
         require_equal(self.kind, answers)
         self.logs_each_step = any(answer["logs_each_step"] for answer in answers)
         seeds = [answer["seed"] for answer in answers]
         shuffle_seed = seeds[0] if len(set(seeds)) > 1 else None
+        if shuffle_seed is not None and source.is_shared_dataset and self.communicator.rank == 0:
+            warnings.warn(
+                f"keras-par: the ranks' TensorFlow seeds differ ({seeds}), so that a tf.data.Dataset that shuffles "
+                "gives each rank another order and rows are read twice or never: set the same seed on all ranks.",
+                stacklevel=2,
+            )
         dataset = source.dataset(self.communicator.size, self.communicator.rank, shuffle_seed)
         if not self._started and (self.kind == "fit" or not self.binding.prepared):
             prepare(self.model, self.binding, dataset.element_spec, only_predict=self.kind == "predict")

@@ -10,7 +10,7 @@ from keras import tree
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.trainers.trainer import Trainer
 
-from keras_par.comm import failures
+from keras_par.comm import failures, world
 from keras_par.comm.communicator import Communicator
 from keras_par.seam import binding as bindings
 from keras_par.seam import metrics
@@ -48,7 +48,8 @@ def resolve_jit(original):
     """jit_compile="auto" means no XLA under a strategy, as Keras has it under tf.distribute's."""
 
     def replacement(self):
-        return False if bindings.of(self) is not None else original(self)
+        several = world.is_started() and world.current().size > 1
+        return False if several and bindings.strategy_of(self) is not None else original(self)
 
     return replacement
 
@@ -77,21 +78,34 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
     given = arguments["callbacks"]
     callbacks = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else tree.flatten(given or [])
     callbacks = [callback for callback in callbacks if callback is not None]
-    reads = kind != "predict" and runs.reads_each_step(callbacks, "train" if kind == "fit" else "test")
+    outer = runs.current()
     if kind == "fit":
-        reads = reads or (arguments["validation_data"] is not None and runs.reads_each_step(callbacks, "test"))
-        stop = runs.StopTogether()
-        if isinstance(given, keras.callbacks.CallbackList):
-            stop.set_model(model)
-            given.append(stop)
-        else:
-            arguments["callbacks"] = [*callbacks, stop]
+        reads = runs.reads_each_step(callbacks, "train") or runs.reads_each_step(callbacks, "test")
+        arguments["callbacks"] = stopping_together(model, given, callbacks)
+    elif outer is not None and outer.model is model:
+        reads = outer.logs_each_step  # as the ranks agreed on for the whole fit
+    else:
+        reads = kind == "evaluate" and runs.reads_each_step(callbacks, "test")
     shared = ("epochs", "initial_epoch", "steps_per_epoch", "steps", "validation_steps", "validation_freq")
     settings = {name: arguments[name] for name in shared if name in arguments}
     settings["steps_per_execution"] = model.steps_per_execution
+    settings["callbacks that act on all ranks"] = [
+        callback.acts_on_all_ranks for callback in callbacks if hasattr(callback, "acts_on_all_ranks")
+    ]
     if kind == "fit":
         settings["validation"] = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     return runs.Run(model, binding, kind, settings, reads)
+
+
+def stopping_together(model: keras.Model, given, callbacks: list):
+    """The callbacks that `fit` was given, and one that stops all ranks when one of them asks for it."""
+    stop = runs.StopTogether()
+    if not isinstance(given, keras.callbacks.CallbackList):
+        return [*callbacks, stop]
+    if not any(isinstance(callback, runs.StopTogether) for callback in callbacks):
+        stop.set_model(model)
+        given.callbacks.append(stop)
+    return given
 
 
 def batch_together(original, kind: runs.Kind):
@@ -186,7 +200,7 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
         local, total = rows_of(communicator, data)
         thin = isinstance(data, ThinShard)
         guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
-        with Step(communicator, local, total, thin).current() as current, guard:
+        with Step(binding, local, total, thin).current() as current, guard:
             return step_function(data.batch) if inner is None else inner(current, data.batch)
 
     return step
@@ -207,8 +221,8 @@ def compiled_step(step_function):
     optimizers = []
 
     @tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
-    def forward_and_backward(batch, local, total, communicator, thin):
-        step = Step(communicator, local, total, thin, compiled=True)
+    def forward_and_backward(batch, local, total, binding, thin):
+        step = Step(binding, local, total, thin, compiled=True)
         step.captured = []
         with step.current():
             logs = step_function(batch)
@@ -216,7 +230,7 @@ def compiled_step(step_function):
         return logs, [gradients for _, gradients, _ in step.captured]
 
     def run(step: Step, batch):
-        logs, captured = forward_and_backward(batch, step.local, step.total, step.communicator, step.thin)
+        logs, captured = forward_and_backward(batch, step.local, step.total, step.binding, step.thin)
         for (optimizer, variables), gradients in zip(optimizers, captured, strict=True):
             step.scaled.add(id(optimizer))
             optimizer.apply(gradients, variables)
