@@ -406,6 +406,8 @@ def misuse(which: str) -> None:
         model.fit(x, y, sample_weight=np.ones(32), batch_size=8, verbose=0)
     elif which == "generator":
         model.fit(((x, y) for _ in range(2)), verbose=0)
+    elif which == "monitor on one rank":
+        model.fit(x, y, verbose=0, callbacks=[kp.callbacks.LossMonitor()] if kp.rank() == 0 else [])
     else:
         model.fit(x, y, batch_size=8, verbose=0)
 
@@ -435,3 +437,82 @@ def custom_jit_warns() -> list:
         warnings.simplefilter("always")
         model.fit(**arrays(), verbose=0)
     return [str(warning.message) for warning in caught]
+
+
+def train_in_two_calls(distributed: bool) -> list:
+    """The weights after two calls of fit, 5 steps each, with gradients accumulated over 3 steps."""
+    from tests.cases import rows
+
+    x, y = rows(75)
+    seed(distributed)
+    with strategy_scope(distributed):
+        model = build(optimizer=keras.optimizers.Adam(1e-2, gradient_accumulation_steps=3))
+    for _ in range(2):
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def ordinary_use() -> dict:
+    """Things Keras users do besides fit, while a strategy is set for the whole script."""
+    import tensorflow as tf
+
+    import keras_par as kp
+    from tests.cases import rows
+
+    x, y = rows(21)
+    keras.distribution.set_distribution(kp.DataParallel())
+    if kp.rank() == 0:
+        build()  # one rank alone compiles another model first
+    model = build()
+    steps = []
+    recorder = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+    callbacks = keras.callbacks.CallbackList([recorder], add_history=True, model=model)
+    for _ in range(2):
+        model.fit(x, y, batch_size=np.int64(8), epochs=np.int64(2), verbose=0, callbacks=callbacks)
+    features = keras.Model(model.inputs, model.layers[0].output)
+    dataset = tf.data.Dataset.from_tensor_slices(x).batch(5)
+    try:
+        model.fit(x, y[:5], verbose=0)
+    except ValueError as error:
+        alike = type(error).__name__
+    model.fit(x, y, batch_size=8, verbose=0)
+    return {
+        "steps": len(steps),
+        "metrics": model.evaluate(x, y, batch_size=8, verbose=0),
+        "features": [features.predict(x, verbose=0), features.predict(dataset, verbose=0), features(x).numpy()],
+        "alike": alike,
+    }
+
+
+def save_and_load(path: str) -> dict:
+    """A model saved under a strategy by rank 0, loaded under it by all, and trained on."""
+    import keras_par as kp
+    from tests.cases import rows
+
+    x, y = rows(21)
+    with strategy_scope(True):
+        model = build(optimizer=keras.optimizers.Adam(1e-2))
+        model.fit(x, y, batch_size=8, verbose=0)
+        if kp.rank() == 0:
+            model.save(path)
+        kp.barrier()
+        loaded = keras.models.load_model(path)
+    equal = all(np.array_equal(a, b) for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True))
+    for each in (model, loaded):
+        each.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    return {"equal": equal, "model": model.get_weights(), "loaded": loaded.get_weights()}
+
+
+def missing_private_name() -> str:
+    """What is said when Keras lacks a name that keras_par relies on."""
+    from keras_par.seam import private
+
+    before = private.PRIVATE_NAMES
+    private.PRIVATE_NAMES = (("keras.src.trainers.trainer", "Trainer._no_such_method", "to test"),)
+    try:
+        private.check()
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        private.PRIVATE_NAMES = before
+    return ""

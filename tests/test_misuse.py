@@ -18,6 +18,7 @@ CASES = {
     ),
     "steps": ("AgreedValueError", "'batches' is 4 on rank 0 but 3 on rank 1", "kp.data.shard"),
     "epochs": ("AgreedValueError", "'epochs' is 1 on rank 0 but 2 on rank 1", "the same arguments"),
+    "monitor on one rank": ("AgreedValueError", "['LossMonitor(every=1)'] on rank 0 but []", "the same arguments"),
     "other model": ("AgreedValueError", "on rank 0 but", "build the same model"),
     "jit": ("ValueError", "XLA allows no collective", "jit_compile=False"),
     "generator": ("ValueError", "GeneratorDataAdapter", "from_generator"),

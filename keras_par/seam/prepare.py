@@ -48,6 +48,8 @@ def build(model: keras.Model, element_spec, only_predict: bool) -> None:
     if isinstance(element_spec, (Shard, ThinShard, Part)):
         element_spec = element_spec.batch
     batch = tree.map_structure(without_rows, element_spec)
+    compiled = [part for part in (model._compile_loss, model._compile_metrics) if part is not None]
+    unbuilt = [part for part in compiled if not part.built]
     try:
         if only_predict:
             build_forward(model, batch)
@@ -58,12 +60,11 @@ def build(model: keras.Model, element_spec, only_predict: bool) -> None:
         # take, is used as far as it is built.
         if not model.weights:
             raise
-        for part in (model._compile_loss, model._compile_metrics):
-            if part is not None and not model.train_function:
-                part.built = False
-    for optimizer in optimizers_of(model):
-        if not optimizer.built and not only_predict and optimizer is model.optimizer:
-            optimizer.build(model.trainable_variables)
+        for part in unbuilt:
+            part.built = False  # it says so halfway, and is built by the first step instead
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None and not optimizer.built and not only_predict:
+        optimizer.build(model.trainable_variables)
 
 
 def build_forward(model: keras.Model, batch) -> None:

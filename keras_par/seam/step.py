@@ -5,28 +5,24 @@ import contextvars
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-
-if TYPE_CHECKING:
-    from keras_par.seam.binding import Binding
 
 
 class Step:
     """What hooks deep inside a step need to know, valid while the step's Python code runs.
 
     Args:
-        binding: the strategy of the model whose step it is.
+        binding: the `Binding` of the model whose step it is.
         local: scalar integer tensor, rows of the batch on this rank; may be 0.
         total: scalar integer tensor, rows of the batch on all ranks.
         thin: True if `local` may be 0 and the batch a stand-in, whose values must not count even if they are NaN.
         compiled: True inside a function that XLA compiles, where no collective can be.
     """
 
-    def __init__(self, binding: "Binding", local, total, thin: bool, compiled: bool = False):
+    def __init__(self, binding, local, total, thin: bool, compiled: bool = False):
         self.binding = binding
         self.communicator: Communicator = binding.communicator
         self.local, self.total, self.thin = local, total, thin
