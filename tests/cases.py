@@ -545,5 +545,5 @@ class Reconstruct(keras.Model):
 @case("own-step-without-targets", lambda: {"x": rows(64)[0], "batch_size": 16, "epochs": 4})
 def _():
     model = Reconstruct()
-    model.compile(loss="mse", metrics=["mse"])
+    model.compile(loss="mse")
     return model

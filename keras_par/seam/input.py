@@ -12,6 +12,22 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from keras_par.plan.rows import row_range
 
+# What a dataset yields. A traced function takes two tuples of equal length for the same type, so each kind has another
+# number of fields.
+
+
+class Part(NamedTuple):
+    """A batch of a data set that was sharded before `fit`; how many rows the others have is not known here."""
+
+    batch: Any
+
+
+class EvenShard(NamedTuple):
+    """This rank's rows of a global batch of which every rank has as many, a number known while tracing."""
+
+    batch: Any
+    even: tf.Tensor
+
 
 class Shard(NamedTuple):
     """This rank's rows of a global batch, with the row counts here and on all ranks."""
@@ -26,7 +42,6 @@ class ThinShard(NamedTuple):
 
     A rank that has none of them gets one row as a stand-in, while `local` says 0: layers need not cope with an
     empty batch, which some of TensorFlow's kernels get wrong, and what the row does is undone or weighted by 0.
-    It has a field more than a Shard, because a traced function takes two tuples of equal length for the same.
     """
 
     batch: Any
@@ -35,15 +50,14 @@ class ThinShard(NamedTuple):
     has_rows: tf.Tensor
 
 
-def shard_of(batch: Any, local, total, thin: bool) -> "Shard | ThinShard":
+KINDS = (Part, EvenShard, Shard, ThinShard)
+
+
+def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Shard | ThinShard:
+    if even:
+        return EvenShard(batch, tf.constant(True))
     local, total = tf.cast(local, tf.int64), tf.cast(total, tf.int64)
     return ThinShard(batch, local, total, local > 0) if thin else Shard(batch, local, total)
-
-
-class Part(NamedTuple):
-    """A batch of a data set that was sharded before `fit`; how many rows the others have is not known here."""
-
-    batch: Any
 
 
 class Source:
@@ -96,7 +110,7 @@ class Source:
         return None
 
     def dataset(self, num_shards: int, shard_id: int, shuffle_seed: int | None) -> tf.data.Dataset:
-        """A dataset of `Shard`s or `ThinShard`s, or of `Part`s if the user has sharded the input.
+        """A dataset of one of the three kinds of shards, or of `Part`s if the user has sharded the input.
 
         Args:
             num_shards: number of ranks.
@@ -107,8 +121,8 @@ class Source:
             return cut_arrays(self.adapter, num_shards, shard_id, shuffle_seed)
         dataset = self.adapter.get_tf_dataset()
         if self.is_sharded:
-            return dataset.map(lambda *element: Part(whole(dataset, element)))
-        return dataset.map(lambda *element: cut(whole(dataset, element), num_shards, shard_id))
+            return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)
+        return dataset.map(lambda *element: cut(whole(dataset, element), num_shards, shard_id)).prefetch(2)
 
 
 def is_sharded(dataset: tf.data.Dataset) -> bool:
@@ -161,12 +175,17 @@ def cut_arrays(adapter: ArrayDataAdapter, num_shards: int, shard_id: int, shuffl
     arrays = tree.lists_to_tuples(arrays)
 
     rest = adapter._num_samples % adapter.batch_size
+    even = rest == 0 and adapter.batch_size % num_shards == 0
     thin = 0 < rest < num_shards
 
     def look_up(rows):
-        shard = cut(rows, num_shards, shard_id)
-        batch = tree.map_structure(lambda array: array if array is None else tf.gather(array, shard.batch), arrays)
-        return shard_of(batch, shard.local, shard.total, thin)
+        total = num_rows(rows)
+        start, stop = row_range(total, num_shards, shard_id)
+        rows = rows[start : tf.maximum(stop, start + 1)]
+        if even:
+            rows = tf.ensure_shape(rows, [adapter.batch_size // num_shards])
+        batch = tree.map_structure(lambda array: array if array is None else tf.gather(array, rows), arrays)
+        return shard_of(batch, stop - start, total, even, thin)
 
     options = tf.data.Options()
     # This pipeline has nothing to tune, and tf.data's tuning thread delays the end of short epochs.
@@ -196,16 +215,22 @@ def global_seed() -> int:
     return int(tf.compat.v1.get_seed(1)[0])
 
 
-def cut(batch: Any, num_shards: int, shard_id: int) -> Shard | ThinShard:
+def cut(batch: Any, num_shards: int, shard_id: int) -> EvenShard | Shard | ThinShard:
     """This rank's contiguous rows of a global batch, a nest of tensors (dense, ragged or sparse) and Nones."""
-    first = next(leaf for leaf in tree.flatten(batch) if leaf is not None)
+    first = first_leaf(batch)
     known = first.shape[0]
     total = known if known is not None else num_rows(first)
     start, stop = row_range(total, num_shards, shard_id)
+    even = isinstance(first, tf.Tensor) and known is not None and known > 0 and known % num_shards == 0
     thin = known is None or known < num_shards
     end = tf.maximum(stop, start + 1) if thin else stop
     rows = tree.map_structure(lambda leaf: leaf if leaf is None else take(leaf, start, end), batch)
-    return shard_of(rows, stop - start, total, thin)
+    return shard_of(rows, stop - start, total, even, thin)
+
+
+def first_leaf(batch: Any):
+    """The first part of a batch, whose rows are counted."""
+    return next(leaf for leaf in tree.flatten(batch) if leaf is not None)
 
 
 def num_rows(leaf) -> tf.Tensor:

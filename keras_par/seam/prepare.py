@@ -10,7 +10,7 @@ from keras_par.comm.broadcast import broadcast_variables
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.fingerprint import canonical_names, first_difference
 from keras_par.seam.binding import Binding, optimizers_of
-from keras_par.seam.input import Part, Shard, ThinShard
+from keras_par.seam.input import KINDS
 
 
 def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bool = False) -> None:
@@ -45,7 +45,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
 
 def build(model: keras.Model, element_spec, only_predict: bool) -> None:
     """Creates the weights, metrics and optimizer slots that Keras would create while tracing the first step."""
-    if isinstance(element_spec, (Shard, ThinShard, Part)):
+    if isinstance(element_spec, KINDS):
         element_spec = element_spec.batch
     batch = tree.map_structure(without_rows, element_spec)
     compiled = [part for part in (model._compile_loss, model._compile_metrics) if part is not None]

@@ -16,8 +16,8 @@ class Step:
 
     Args:
         binding: the `Binding` of the model whose step it is.
-        local: scalar integer tensor, rows of the batch on this rank; may be 0.
-        total: scalar integer tensor, rows of the batch on all ranks.
+        local: an int or a scalar integer tensor, rows of the batch on this rank; may be 0.
+        total: an int or a scalar integer tensor, rows of the batch on all ranks.
         thin: True if `local` may be 0 and the batch a stand-in, whose values must not count even if they are NaN.
         compiled: True inside a function that XLA compiles, where no collective can be.
     """

@@ -15,7 +15,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.seam import binding as bindings
 from keras_par.seam import metrics
 from keras_par.seam import run as runs
-from keras_par.seam.input import Part, Shard, ThinShard, cut, num_rows
+from keras_par.seam.input import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.patch import wrap
 from keras_par.seam.step import Step
 
@@ -195,7 +195,7 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
 
     def step(data):
         communicator = binding.communicator
-        if not isinstance(data, (Shard, ThinShard, Part)):
+        if not isinstance(data, KINDS):
             data = cut(data, communicator.size, communicator.rank)
         local, total = rows_of(communicator, data)
         thin = isinstance(data, ThinShard)
@@ -206,11 +206,13 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
     return step
 
 
-def rows_of(communicator: Communicator, data: Shard | ThinShard | Part) -> tuple[tf.Tensor, tf.Tensor]:
+def rows_of(communicator: Communicator, data) -> tuple:
     """The batch's rows here and on all ranks; for a Part that costs one all-reduce of the row count."""
+    if isinstance(data, EvenShard):
+        local = first_leaf(data.batch).shape[0]
+        return local, local * communicator.size
     if isinstance(data, Part):
-        first = next(leaf for leaf in tree.flatten(data.batch) if leaf is not None)
-        local = num_rows(first)
+        local = num_rows(first_leaf(data.batch))
         [total] = communicator.all_reduce([local], "kp.rows")
         return local, total
     return data.local, data.total
@@ -260,7 +262,7 @@ def whole_predictions(binding: bindings.Binding, function):
         communicator = binding.communicator
         outputs = []
         for batch in data:
-            if not isinstance(batch, (Shard, ThinShard, Part)):
+            if not isinstance(batch, KINDS):
                 batch = cut(tree.map_structure(tf.convert_to_tensor, batch), communicator.size, communicator.rank)
             parts = function([batch.batch])
             count = batch.local if isinstance(batch, ThinShard) else None

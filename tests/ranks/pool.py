@@ -1,5 +1,6 @@
 """Starts a fixed number of ranks once, sends them work, and shows every rank's stack when they hang."""
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -117,6 +118,7 @@ class RankPool:
     def attempt(self, task, seconds: float = TASK_SECONDS, **arguments) -> list[Any]:
         """As `run`, but a rank's exception is returned as a `Failure` in its place."""
         self.num_tasks += 1
+        self._signal(signal.SIGCONT)
         deadline = time.monotonic() + seconds
         for connection in self._connections:
             connection.send((task.__module__, task.__name__, arguments))
@@ -130,15 +132,17 @@ class RankPool:
                 self._give_up(task, seconds)
             results.append(content[0] if status == "ok" else Failure(*content))
         assert len(results) == self.size
+        self._signal(signal.SIGSTOP)  # idle ranks poll for work, which would slow down the other pools
         return results
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _give_up(self, task, seconds: float) -> None:
         mark = self._log.stat().st_size
-        for pid in self._pids:
-            try:
-                os.kill(pid, signal.SIGUSR1)
-            except ProcessLookupError:
-                continue
+        self._signal(signal.SIGUSR1)
         time.sleep(1)
         stacks = self._log.read_bytes()[mark:].decode(errors="replace")
         before = self._log.read_bytes()[max(0, mark - 3000) : mark].decode(errors="replace")
@@ -155,11 +159,11 @@ class RankPool:
 
     def close(self) -> None:
         """Ends the ranks; ranks that do not end by themselves within 20 s are killed."""
+        if hasattr(self, "_pids"):
+            self._signal(signal.SIGCONT)
         for connection in getattr(self, "_connections", []):
-            try:
+            with contextlib.suppress(OSError):
                 connection.send(None)
-            except OSError:
-                continue
         try:
             self._job.wait(20)
         except subprocess.TimeoutExpired:
@@ -168,8 +172,6 @@ class RankPool:
 
     def _kill(self) -> None:
         for pid in (self._job.pid, *getattr(self, "_pids", [])):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self._job.wait()
