@@ -62,9 +62,6 @@ def build(model: keras.Model, element_spec, only_predict: bool) -> None:
             raise
         for part in unbuilt:
             part.built = False  # it says so halfway, and is built by the first step instead
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and not optimizer.built and not only_predict:
-        optimizer.build(model.trainable_variables)
 
 
 def build_forward(model: keras.Model, batch) -> None:
