@@ -1,8 +1,12 @@
 """Every private name of Keras this package relies on, with the reason, checked before anything is replaced."""
 
+import functools
 import importlib
+from collections.abc import Iterator
+from typing import Any
 
 import keras
+import numpy as np
 
 OLDEST = (3, 14)
 NEWEST_TESTED = (3, 15)
@@ -41,6 +45,30 @@ PRIVATE_NAMES = (
     ("keras.src.distribution.distribution_lib", "DataParallel", "to recognize the stock strategy"),
 )
 
+# (what makes an instance, the attributes its __init__ must set, why they are needed)
+PRIVATE_ATTRIBUTES = (
+    (
+        lambda: keras.Sequential(name="probe"),
+        ("_loss_tracker", "_compile_loss", "_compile_metrics", "_jit_compile"),
+        "to track the newest loss, to build losses and metrics, and to keep collectives out of XLA",
+    ),
+    (
+        lambda: keras.layers.Layer(name="probe"),
+        ("_flatten_layers", "_non_trainable_variables", "_seed_generators"),
+        "to average state that has no gradients, and to give ranks different random numbers",
+    ),
+    (
+        lambda: find("keras.src.trainers.data_adapters", "array_data_adapter.ArrayDataAdapter")(np.zeros([1, 1])),
+        ("_inputs", "_num_samples", "_shuffle"),
+        "to cut arrays before copying rows",
+    ),
+    (
+        lambda: find("keras.src.trainers.epoch_iterator", "EpochIterator")(np.zeros([1, 1])),
+        ("_epoch_iterator", "_current_iterator", "_interrupted_warning"),
+        "to end data of unknown length on all ranks together",
+    ),
+)
+
 
 def check() -> None:
     """Refuses a Keras whose version or private names are not the ones this room knows.
@@ -61,13 +89,26 @@ def check() -> None:
             f"keras-par: Keras {keras.__version__} is installed, but keras-par supports {supported}: "
             "run 'pip install \"keras>=3.14,<4\"'."
         )
+    missing = next(missing_names(), None)
+    if missing:
+        raise RuntimeError(
+            f"keras-par: Keras {keras.__version__} has no {missing}, which keras-par relies on; "
+            f"it supports {supported}: install a Keras of that range."
+        )
+
+
+def find(module: str, name: str) -> Any:
+    """What `name` (with dots) is in `module`; ImportError or AttributeError if there is no such thing."""
+    return functools.reduce(getattr, name.split("."), importlib.import_module(module))
+
+
+def missing_names() -> Iterator[str]:
+    """The private names that this Keras lacks."""
     for module, name, _ in PRIVATE_NAMES:
         try:
-            found = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
+            find(module, name)
         except (ImportError, AttributeError):
-            raise RuntimeError(
-                f"keras-par: Keras {keras.__version__} has no {module}.{name}, which keras-par relies on; "
-                f"it supports {supported}: install a Keras of that range."
-            ) from None
+            yield f"{module}.{name}"
+    for make, names, _ in PRIVATE_ATTRIBUTES:
+        instance = make()
+        yield from (f"{type(instance).__name__}.{name}" for name in names if not hasattr(instance, name))
