@@ -20,8 +20,8 @@ import keras_par as kp
 def main():
     args = arguments()
     kp.init()
-    keras.utils.set_random_seed(1)
     data = load(args.data_dir, args.download)
+    keras.utils.set_random_seed(1)  # after the data, whose preparation draws random numbers the first time
     if args.smoke:
         data |= {"train": data["train"].take(256), "epochs": 2}
     batch_size = args.batch_size or 32 * kp.size()  # a batch in fit is the whole job's
