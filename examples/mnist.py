@@ -75,7 +75,7 @@ def load(data_dir, download):
     kp.barrier()
     if mnist.is_prepared():
         builder, name = mnist, "MNIST"
-        settings = {"learning_rate": 1e-2, "epochs": 10, "initializer": keras.initializers.RandomNormal(0.0, 0.01)}
+        settings = {"learning_rate": 1e-2, "epochs": 10, "stddev": 0.01}
     else:
         from digits import prepare
 
@@ -83,7 +83,7 @@ def load(data_dir, download):
             prepare(data_dir)
         kp.barrier()
         builder, name = prepare(data_dir), "scikit-learn's digits"
-        settings = {"learning_rate": 0.03, "epochs": 20, "initializer": keras.initializers.RandomNormal(0.0, 0.05)}
+        settings = {"learning_rate": 0.03, "epochs": 20, "stddev": 0.05}
     if kp.rank() == 0:
         shards = builder.info.splits["train"].num_shards
         print(f"data: {name}, {builder.info.splits['train'].num_examples} rows in {shards} file shard(s)", flush=True)
@@ -101,7 +101,8 @@ def load(data_dir, download):
 
 def network(data):
     def dense(units, activation=None):
-        return keras.layers.Dense(units, activation, kernel_initializer=data["initializer"])
+        initializer = keras.initializers.RandomNormal(0.0, data["stddev"])
+        return keras.layers.Dense(units, activation, kernel_initializer=initializer)
 
     return keras.Sequential(
         [
