@@ -57,7 +57,7 @@ def main():
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, help="default: 10 on MNIST, 20 on scikit-learn's digits")
+    parser.add_argument("--epochs", type=int, help="default: 10 on MNIST, 30 on scikit-learn's digits")
     parser.add_argument("--batch-size", type=int, help="rows of a batch on all ranks together; default: 32 a rank")
     parser.add_argument("--data-dir", default="data", help="where data sets are kept (%(default)s)")
     parser.add_argument("--download", action="store_true", help="download MNIST if it is not on disk")
@@ -83,7 +83,7 @@ def load(data_dir, download):
             prepare(data_dir)
         kp.barrier()
         builder, name = prepare(data_dir), "scikit-learn's digits"
-        settings = {"learning_rate": 0.03, "epochs": 20, "stddev": 0.05}
+        settings = {"learning_rate": 0.015, "epochs": 30, "stddev": 0.05}
     if kp.rank() == 0:
         shards = builder.info.splits["train"].num_shards
         print(f"data: {name}, {builder.info.splits['train'].num_examples} rows in {shards} file shard(s)", flush=True)
