@@ -198,8 +198,8 @@ def logs_of_steps(distributed: bool) -> list:
     return seen
 
 
-def count_collectives(name: str, **options) -> dict:
-    """The collectives traced in the first step of a case, and how often the step was traced."""
+def count_collectives(name: str, eagerly: bool = False, **options) -> dict:
+    """The collectives of a case's steps as they were traced, or with `eagerly` as they ran, and its iterations."""
     import keras_par as kp
     from keras_par.comm import world
     from keras_par.comm.counting import CountingCommunicator
@@ -211,6 +211,7 @@ def count_collectives(name: str, **options) -> dict:
         with kp.DataParallel(**options).scope(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             model = case.model()
+        model.run_eagerly = eagerly
         model.fit(**case.data(), **case.fit, verbose=0)
         calls = world.current().calls
     finally:
@@ -218,7 +219,8 @@ def count_collectives(name: str, **options) -> dict:
     step = [call for call in calls if call.name.startswith(("kp.gradients", "kp.moments", "kp.divisor", "kp.rows"))]
     return {
         "step": [(call.kind, call.num_bytes) for call in step],
-        "other": [call.kind for call in calls if call not in step],
+        "names": {call.name for call in step},
+        "iterations": int(model.optimizer._iterations.value),
         "num_parameters": sum(int(np.prod(v.shape)) for v in model.trainable_variables),
     }
 

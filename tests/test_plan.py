@@ -4,7 +4,7 @@ import pytest
 
 from keras_par.plan.buckets import fill_buckets
 from keras_par.plan.fingerprint import canonical_names, first_difference
-from keras_par.plan.rows import row_range, strided_rows
+from keras_par.plan.rows import row_range
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 5, 8])
@@ -14,11 +14,6 @@ def test_row_ranges_cover_a_batch_in_order_and_evenly(num_rows, num_shards):
     assert [row for start, stop in ranges for row in range(start, stop)] == list(range(num_rows))
     lengths = [stop - start for start, stop in ranges]
     assert max(lengths) - min(lengths) <= 1
-
-
-def test_strided_rows_wrap_as_mindspore_does():
-    assert [strided_rows(10, 4, shard, "wrap") for shard in (2, 3)] == [[2, 6, 0], [3, 7, 1]]
-    assert strided_rows(10, 4, 3, "drop") == [3, 7]
 
 
 def test_buckets_take_the_last_first_and_keep_the_limit():
