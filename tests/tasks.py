@@ -406,8 +406,12 @@ def misuse(which: str) -> None:
         model.fit(x, y, epochs=1 + kp.rank(), verbose=0)
     elif which == "jit":
         model.fit(x, y, sample_weight=np.ones(32), batch_size=8, verbose=0)
-    elif which == "generator":
-        model.fit(((x, y) for _ in range(2)), verbose=0)
+    elif which == "scalars in shard":
+        kp.data.shard({"x": x, "y": 3})
+    elif which == "unknown length":
+        kp.data.shard(dataset.filter(lambda *_: True), remainder="wrap")
+    elif which == "remainder":
+        kp.DataParallel(remainder="pad")
     elif which == "monitor on one rank":
         model.fit(x, y, verbose=0, callbacks=[kp.callbacks.LossMonitor()] if kp.rank() == 0 else [])
     else:

@@ -21,7 +21,9 @@ CASES = {
     "monitor on one rank": ("AgreedValueError", "['LossMonitor(every=1)'] on rank 0 but []", "the same arguments"),
     "other model": ("AgreedValueError", "on rank 0 but", "build the same model"),
     "jit": ("ValueError", "XLA allows no collective", "jit_compile=False"),
-    "generator": ("ValueError", "GeneratorDataAdapter", "from_generator"),
+    "scalars in shard": ("ValueError", "data.shard takes arrays", "a generator"),
+    "unknown length": ("ValueError", "data.shard(remainder='wrap') must know how long", "remainder='exact'"),
+    "remainder": ("ValueError", "remainder='pad' is unknown", "use 'exact', 'wrap' or 'drop'"),
 }
 
 

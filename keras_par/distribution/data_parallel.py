@@ -5,6 +5,7 @@ import keras
 from keras_par.comm.reducer import FUSION_MB, Compression
 from keras_par.distribution.runtime import init
 from keras_par.seam.binding import Options
+from keras_par.seam.shards import Remainder
 
 
 class DataParallel(keras.distribution.DataParallel):
@@ -28,6 +29,9 @@ class DataParallel(keras.distribution.DataParallel):
         fusion_mb: size in megabytes up to which gradients share one all-reduce.
         compression: None, "fp16" or "bf16": how float32 gradients are sent; see `kp.GradientReducer`.
         broadcast_variables: True gives all ranks rank 0's initial weights, optimizer and metric state.
+        remainder: what `fit` does with a global batch whose rows the number of ranks does not divide. "exact": ranks
+            have unequal numbers of rows, each counted once. "wrap": the batch's first rows are counted twice, "drop":
+            its last rows are left out, so that all ranks have as many. Evaluation and prediction are always exact.
 
     Raises:
         ValueError: an option has no such value, or the mesh does not cover all ranks.
@@ -43,9 +47,10 @@ class DataParallel(keras.distribution.DataParallel):
         fusion_mb: float = FUSION_MB,
         compression: Compression = None,
         broadcast_variables: bool = True,
+        remainder: Remainder = "exact",
     ):
         init()
-        self.keras_par_options = Options(reduction, fusion_mb, compression, broadcast_variables)  # type: ignore[arg-type]
+        self.keras_par_options = Options(reduction, fusion_mb, compression, broadcast_variables, remainder)  # type: ignore[arg-type]
         super().__init__(device_mesh, devices, auto_shard_dataset)
         num_ranks = keras.distribution.get_device_count()
         if self.device_mesh.devices.size != num_ranks:

@@ -13,3 +13,12 @@ def row_range(num_rows, num_shards, shard_id):
 def num_wrapped(num_rows: int, num_shards: int) -> int:
     """Rows each shard gets when short shards wrap round: ceil(num_rows / num_shards)."""
     return -(-num_rows // num_shards)
+
+
+def shard_size(num_rows: int, num_shards: int, shard_id: int, remainder: str) -> int:
+    """Rows of a strided shard: "exact" as many as there are, "wrap" ceil(n / num_shards), "drop" floor."""
+    if remainder == "wrap":
+        return num_wrapped(num_rows, num_shards) if num_rows else 0
+    if remainder == "drop":
+        return num_rows // num_shards
+    return len(range(shard_id, num_rows, num_shards))

@@ -12,6 +12,7 @@ from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, scaled, sum_gradients
 from keras_par.seam.patch import wrap
+from keras_par.seam.shards import Remainder
 from keras_par.seam.step import Step
 
 ATTRIBUTE = "_keras_par_binding"
@@ -20,14 +21,17 @@ MADE_UNDER = "_keras_par_made_under"
 
 @dataclass(frozen=True)
 class Options:
-    """How a strategy reduces gradients, and whether it starts from rank 0's state."""
+    """How a strategy reduces gradients, whether it starts from rank 0's state, and what it does with odd rows."""
 
     reduction: Literal["mean", "sum"] = "mean"
     fusion_mb: float = FUSION_MB
     compression: Compression = None
     broadcast_variables: bool = True
+    remainder: Remainder = "exact"
 
     def __post_init__(self):
+        if self.remainder not in ("exact", "wrap", "drop"):
+            raise ValueError(f"keras-par: remainder={self.remainder!r} is unknown, use 'exact', 'wrap' or 'drop'.")
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"keras-par: reduction={self.reduction!r} is unknown, use 'mean' or 'sum'.")
         check_options(self.fusion_mb, self.compression)

@@ -1,6 +1,7 @@
 """Keras's epoch iterator over this rank's rows, whose epochs end on all ranks at the same step."""
 
 import contextlib
+import contextvars
 from typing import Any
 
 from keras.src.backend.tensorflow import trainer as keras_trainer
@@ -9,17 +10,26 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from keras_par.seam import run as runs
 from keras_par.seam.input import Source
+from keras_par.seam.position import Position, replay
+from keras_par.seam.shards import Part, ThinShard, first_row, maybe_empty, zeros
 
 TFEpochIterator: Any = keras_trainer.TFEpochIterator
 
 
 class ShardedEpochIterator(TFEpochIterator):
-    """Reads the input of a bound model's run; without a run it is Keras's own iterator."""
+    """Reads the input of a bound model's run; without a run it reads what Keras's own does.
+
+    It knows its position in the data, and can begin at one.
+    """
 
     def __init__(self, distribute_strategy=None, *args, **kwargs):
         run = runs.current()
-        self._run = run
-        self._agree = False
+        self._run, self._end = run, "same"
+        self._read: list[int] = []  # batches read from each iterator made, with those of the step under way
+        self._num_epochs = 0  # complete ones
+        self._skip = 0  # batches the next iterator leaves out
+        self._first_step = 0  # of the next epoch
+        _newest.set(self)
         if run is None:
             with without_distribution():
                 super().__init__(distribute_strategy, *args, **kwargs)
@@ -27,16 +37,71 @@ class ShardedEpochIterator(TFEpochIterator):
         with without_distribution():
             EpochIterator.__init__(self, *args, **kwargs)
         auto_shard = getattr(run.binding.strategy, "auto_shard_dataset", True)
-        source = Source(self.data_adapter, auto_shard)
+        self._source = Source(self.data_adapter, kwargs.get("x"), auto_shard, run.remainder)
         self._distribute_strategy = distribute_strategy
-        self._distributed_dataset, self._agree = run.open(source)
+        opened = run.open(self._source)
+        self.data_adapter = self._source.adapter
+        self._distributed_dataset, self._end = opened.dataset, opened.end
+        self._largest_num_batches = self._num_batches = opened.num_batches
+        self._stand_in: Any = None
+
+    def position(self, in_epoch: bool) -> Position:
+        """Where the next step reads; `in_epoch` is False between two epochs."""
+        goes_on = in_epoch or (self.steps_per_epoch and self._current_iterator is not None)
+        earlier = self._read[:-1] if goes_on else self._read
+        flags = "".join("1" if count else "0" for count in earlier)
+        return Position(flags, self._read[-1] if goes_on else 0, self._num_batches, self._num_epochs)
+
+    def resume(self, position: Position, step: int) -> None:
+        """Lets the next epoch, the first of this iterator, begin at a position.
+
+        Args:
+            position: in the data.
+            step: of the epoch that goes on, from 0.
+        """
+        replay(self.data_adapter, self._distributed_dataset, position)
+        self._read = [int(flag) for flag in position.earlier]
+        self._num_epochs = position.num_epochs
+        self._skip, self._first_step = position.skip, step
+        if self._num_batches is None:
+            self._num_batches = position.num_batches
+        if self.steps_per_epoch:
+            self._current_iterator = iter(self._get_iterator())
+            self._steps_seen = position.skip - step
+
+    def reset(self):
+        super().reset()
+        if self._run is not None:
+            self._num_batches = self._largest_num_batches
+
+    def _get_iterator(self):
+        dataset = super()._get_iterator()
+        skip, self._skip = self._skip, 0
+        self._read.append(skip)
+        return dataset.skip(skip) if skip else dataset
+
+    def _enumerate_iterator(self):
+        """Keras's steps, without those of a resumed epoch that were done before."""
+        first_step, self._first_step = self._first_step, 0
+        num_read = 0
+        for begin_step, end_step, iterator in super()._enumerate_iterator():
+            if begin_step < first_step:
+                continue
+            is_first = not any(self._read)
+            self._read[-1] += self.steps_per_execution
+            num_read = self._read[-1]
+            yield begin_step, end_step, iterator
+            if is_first:
+                self._compare(num_read)
+        self._num_epochs += 1
+        self._compare(num_read)
 
     def __next__(self):
-        """The next steps; where the length of the data is unknown, the ranks agree each time that all have more.
+        """The next steps. Where the ranks' data may end at different steps, they ask each other first.
 
         That costs one all-reduce of a scalar for each `steps_per_execution` steps.
         """
-        if not self._agree:
+        if self._end == "same":
             return super().__next__()
         begin_step, end_step, iterator = next(self._epoch_iterator)
         batches = []
@@ -45,14 +110,41 @@ class ShardedEpochIterator(TFEpochIterator):
                 batches.append(next(iterator))
             except StopIteration:
                 break
-        count = self._run.fewest(len(batches))
-        if count == 0:
+        batches = batches[: self._run.fewest(len(batches))] if self._end == "agree" else self._filled_up(batches)
+        if not batches:
             if self.steps_per_epoch:
                 self._interrupted_warning()
             self._current_iterator = None
             self.data_adapter.on_epoch_end()
+            self._num_epochs += 1
+            self._compare(self._read[-1])
             raise StopIteration
-        return begin_step, end_step, iter(batches[:count])
+        return begin_step, end_step, iter(batches)
+
+    def _filled_up(self, batches: list[Part]) -> list[ThinShard]:
+        """This rank's batches, and stand-ins without rows for those that only other ranks have."""
+        if self._num_batches is None:
+            count = self._run.most(len(batches))
+        else:
+            count = min(self.steps_per_execution, self._num_batches - self._steps_seen + self.steps_per_execution)
+        missing = count - len(batches)
+        if batches:
+            self._stand_in = first_row(batches[-1])
+        elif missing and self._stand_in is None:
+            self._stand_in = zeros(self._distributed_dataset.element_spec)
+        return [maybe_empty(batch, True) for batch in batches] + [maybe_empty(self._stand_in, False)] * missing
+
+    def _compare(self, num_read: int) -> None:
+        if self._run is not None and num_read:
+            self._run.same_so_far(self._source, num_read)
+
+
+_newest: contextvars.ContextVar[ShardedEpochIterator | None] = contextvars.ContextVar("keras_par_epochs", default=None)
+
+
+def newest() -> ShardedEpochIterator | None:
+    """The iterator that `fit`, `evaluate` or `predict` made last."""
+    return _newest.get()
 
 
 @contextlib.contextmanager

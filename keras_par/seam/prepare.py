@@ -9,8 +9,9 @@ from keras_par.comm.agreement import exchange
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.fingerprint import canonical_names, first_difference
-from keras_par.seam.binding import Binding, optimizers_of
-from keras_par.seam.input import KINDS
+from keras_par.seam.binding import Binding
+from keras_par.seam.shards import KINDS
+from keras_par.seam.state import is_partial, layers, state_of
 
 
 def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bool = False) -> None:
@@ -28,17 +29,11 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         ValueError: on every rank, if the models differ in a name, a shape or a dtype.
     """
     communicator = binding.communicator
-    optimizers = optimizers_of(model)
     build(model, element_spec, only_predict)
-    variables = state_of(model, optimizers)
+    variables = state_of(model)
     compare(communicator, model, variables)
-    partial = [variable for variable in variables if variable.name.endswith("gradient_accumulator")]
     if binding.options.broadcast_variables:
-        skipped = {id(variable) for variable in partial}
-        broadcast_variables([v for v in variables if id(v) not in skipped], communicator=communicator)
-        if not binding.prepared and communicator.rank != 0:
-            for variable in partial:  # what rank 0 may have loaded is the sum over ranks; each adds to its own part
-                variable.assign(tf.zeros_like(variable.value))
+        take_state_of_rank_0(communicator, variables, whole=not binding.prepared)
     separate_seeds(communicator, model)
     binding.prepared = not only_predict
 
@@ -77,14 +72,6 @@ def without_rows(spec):
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if hasattr(spec, "shape") else None
 
 
-def state_of(model: keras.Model, optimizers: list[keras.optimizers.Optimizer]) -> list[keras.Variable]:
-    """All variables of the model, its metrics and its optimizers, each once, in an order all ranks share."""
-    variables = [*model.variables, *model.metrics_variables]
-    for optimizer in optimizers:
-        variables += optimizer.variables
-    return list({id(variable): variable for variable in variables}.values())
-
-
 def compare(communicator: Communicator, model: keras.Model, variables: list[keras.Variable]) -> None:
     """Raises on every rank if the ranks' variables are not the same in name, shape and dtype."""
     names = canonical_names([variable.path for variable in variables])
@@ -100,9 +87,25 @@ def compare(communicator: Communicator, model: keras.Model, variables: list[kera
         )
 
 
+def take_state_of_rank_0(communicator: Communicator, variables: list[keras.Variable], whole: bool) -> None:
+    """Gives all ranks rank 0's variables, except gradients that are being accumulated.
+
+    Args:
+        communicator: all ranks.
+        variables: the same on every rank.
+        whole: True if what rank 0 has accumulated, as from a file, is of all ranks, so that the others begin at zero.
+
+    Costs one broadcast for each 64 MB.
+    """
+    broadcast_variables([v for v in variables if not is_partial(v)], communicator=communicator)
+    if whole and communicator.rank != 0:
+        for variable in filter(is_partial, variables):
+            variable.assign(tf.zeros_like(variable.value))
+
+
 def separate_seeds(communicator: Communicator, model: keras.Model) -> None:
     """Adds the rank to the seed of each of the model's random layers, so that ranks drop different units."""
-    for layer in [model, *model._flatten_layers(include_self=False)]:
+    for layer in layers(model):
         for generator in layer._seed_generators:
             offset = tf.constant([communicator.rank, 0], generator.state.dtype)
             generator.state.assign(generator.state.value + offset)

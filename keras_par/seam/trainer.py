@@ -13,11 +13,12 @@ from keras.src.trainers.trainer import Trainer
 from keras_par.comm import failures, world
 from keras_par.comm.communicator import Communicator
 from keras_par.seam import binding as bindings
-from keras_par.seam import metrics
+from keras_par.seam import metrics, writers
 from keras_par.seam import run as runs
-from keras_par.seam.input import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.patch import wrap
+from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
+from keras_par.seam.stock_callbacks import acts_on_all_ranks
 
 
 def install() -> None:
@@ -89,12 +90,14 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
     shared = ("epochs", "initial_epoch", "steps_per_epoch", "steps", "validation_steps", "validation_freq")
     settings = {name: arguments[name] for name in shared if name in arguments}
     settings["steps_per_execution"] = model.steps_per_execution
-    settings["callbacks that act on all ranks"] = [
-        callback.acts_on_all_ranks for callback in callbacks if hasattr(callback, "acts_on_all_ranks")
-    ]
+    named = [acts_on_all_ranks(callback) for callback in callbacks]
+    settings["callbacks that act on all ranks"] = [name for name in named if name is not None]
     if kind == "fit":
         settings["validation"] = arguments["validation_data"] is not None or bool(arguments["validation_split"])
-    return runs.Run(model, binding, kind, settings, reads)
+    run = runs.Run(model, binding, kind, settings, reads, writers.places(callbacks))
+    if outer is not None and outer.model is model:
+        run.heard = outer.heard  # a validation's input may be open already
+    return run
 
 
 def stopping_together(model: keras.Model, given, callbacks: list):
@@ -207,15 +210,15 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
 
 
 def rows_of(communicator: Communicator, data) -> tuple:
-    """The batch's rows here and on all ranks; for a Part that costs one all-reduce of the row count."""
+    """The batch's rows here and on all ranks; where only the ranks know these, it costs one all-reduce of a number."""
     if isinstance(data, EvenShard):
         local = first_leaf(data.batch).shape[0]
         return local, local * communicator.size
-    if isinstance(data, Part):
-        local = num_rows(first_leaf(data.batch))
+    local = num_rows(first_leaf(data.batch)) if isinstance(data, Part) else data.local
+    if isinstance(data, Part) or data.total is None:
         [total] = communicator.all_reduce([local], "kp.rows")
         return local, total
-    return data.local, data.total
+    return local, data.total
 
 
 def compiled_step(step_function):

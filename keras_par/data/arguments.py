@@ -1,0 +1,14 @@
+"""Says what is wrong with the arguments that the functions here share."""
+
+from typing import get_args
+
+from keras_par.seam.shards import Remainder
+
+
+def complaint(num_shards: int, shard_id: int, remainder: str) -> str | None:
+    """What is wrong with these, as the end of a sentence that begins with a function's name, or None."""
+    if num_shards < 1 or not 0 <= shard_id < num_shards:
+        return f"(num_shards={num_shards}, shard_id={shard_id}) needs 0 <= shard_id < num_shards."
+    if remainder not in get_args(Remainder):
+        return f"(remainder={remainder!r}) is unknown, use 'exact', 'wrap' or 'drop'."
+    return None

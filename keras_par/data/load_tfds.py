@@ -1,0 +1,265 @@
+"""Gives each rank its own rows of a tensorflow-datasets split, so that a rank opens only the files they are in."""
+
+import functools
+import logging
+import operator
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_par.comm import world
+from keras_par.comm.agreement import AgreedValueError, exchange
+from keras_par.comm.communicator import Communicator
+from keras_par.comm.failures import first_line
+from keras_par.data.arguments import complaint
+from keras_par.plan.rows import shard_size
+from keras_par.plan.spans import own_spans, pieces
+from keras_par.seam.marks import mark
+from keras_par.seam.shards import Remainder
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
+
+logger = logging.getLogger("keras_par")
+
+
+def load_tfds(
+    name_or_builder: "str | tfds.core.DatasetBuilder",
+    split: Any,
+    *,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    as_supervised: bool = False,
+    shuffle_files: bool = False,
+    seed: int = 0,
+    num_shards: int | None = None,
+    shard_id: int | None = None,
+    remainder: Remainder = "exact",
+    decoders: Any = None,
+    read_config: "tfds.ReadConfig | None" = None,
+) -> tf.data.Dataset:
+    """This rank's rows of a tensorflow-datasets split, not batched; `fit` takes them as this rank's own.
+
+    Batch them with the batch size of one rank. The rows are cut as `tfds.even_splits` cuts them, into runs of rows
+    one behind another; a sum of splits is cut as one. A rank opens only files it has rows in, so give the data set at
+    least as many file shards as there are ranks: with fewer, ranks share a file and skip each other's rows, which
+    costs reading them, and rank 0 says so in the log.
+
+    Args:
+        name_or_builder: what `tfds.builder` takes, or a builder.
+        split: what `tfds.load` takes for one split, such as "train", "train[:80%]" or "train+test".
+        data_dir: where data sets are kept, by default tensorflow-datasets' own folder. Not used with a builder.
+        download: True to download and prepare the data set if it is not in `data_dir`. Rank 0 does it, the others
+            wait, and then read it; so all ranks need to see the folder.
+        as_supervised: True for pairs (input, label) instead of dicts.
+        shuffle_files: True to read this rank's files in another order each epoch.
+        seed: decides that order, with TensorFlow's global seed; takes the place of `read_config`'s `shuffle_seed`.
+        num_shards: number of shards, by default the number of ranks.
+        shard_id: which shard, by default this rank's number. If given, this process loads by itself, and no rank
+            waits for another.
+        remainder: what happens when `num_shards` does not divide the number n of rows. "exact" puts each row on one
+            shard, so that lengths differ by one; "wrap" gives every shard ceil(n / num_shards), a short one reading
+            its first row twice; "drop" gives every shard floor(n / num_shards). What is read twice or left out
+            rank 0 says in the log.
+        decoders: as for `tfds.load`.
+        read_config: as for `tfds.load`.
+
+    Raises:
+        RuntimeError: tensorflow-datasets is not installed, or kp.init() was not called.
+        ValueError: an argument is out of range or not the same on all ranks, or the data set or the split is
+            missing or cannot be prepared, on whichever rank: all ranks raise it.
+
+    Costs four all-gathers of a few bytes, six with `download`; none with `shard_id`.
+    """
+    require()
+    job = world.current() if shard_id is None else None
+    num_shards = world.current().size if num_shards is None else num_shards
+    shard_id = world.current().rank if shard_id is None else shard_id
+    name = name_or_builder if isinstance(name_or_builder, str) else name_or_builder.name
+    where = f"data.load_tfds({name!r}, {str(split)!r})"
+    arguments = {
+        "data set": name,
+        "split": str(split),
+        "num_shards": num_shards,
+        "shuffle_files": shuffle_files,
+        "seed": seed,
+        "remainder": remainder,
+    }
+    wrong = wrong_with(job, num_shards, shard_id, remainder, download, read_config)
+    answers = agree(job, "kp.load_tfds.arguments", [arguments, download], wrong and where + wrong)
+    refuse_differences([answer[0] for answer in answers])
+
+    if any(answer[1] for answer in answers):
+        prepare = functools.partial(download_and_prepare, name_or_builder, data_dir)
+        prepared = attempt(prepare, where) if job is None or job.rank == 0 else Attempt(None, None)
+        agree(job, "kp.load_tfds.prepared", None, prepared.complaint)
+    found = attempt(functools.partial(find, name_or_builder, data_dir, split), where)
+    counts = [found.value.num_rows, found.value.num_files] if found.value else None
+    answers = agree(job, "kp.load_tfds.found", counts, found.complaint)
+    refuse_differences([{"rows and file shards": answer} for answer in answers])
+
+    if shard_id == 0:
+        report(where, found.value, num_shards, remainder)
+    return mark(
+        read(
+            found.value,
+            own_spans(found.value.num_rows, num_shards, shard_id, remainder),
+            seed,
+            read_config,
+            shuffle_files=shuffle_files,
+            decoders=decoders,
+            as_supervised=as_supervised,
+        )
+    )
+
+
+class Split(NamedTuple):
+    """A prepared split: its builder, its terms (name, start, stop) to be read one behind another, and its files."""
+
+    builder: Any
+    terms: list[tuple[str, int, int]]
+    num_files: int
+
+    @property
+    def num_rows(self) -> int:
+        return sum(stop - start for _, start, stop in self.terms)
+
+
+class Attempt(NamedTuple):
+    """What a function returned, or one sentence about why it did not."""
+
+    value: Any
+    complaint: str | None
+
+
+def require() -> None:
+    """Raises RuntimeError if tensorflow-datasets, an optional dependency, is not installed."""
+    try:
+        import tensorflow_datasets  # noqa: F401
+    except ImportError as error:
+        raise RuntimeError(
+            'keras-par: data.load_tfds needs tensorflow-datasets: install it by pip install "keras-par[data]".'
+        ) from error
+
+
+def wrong_with(
+    job: Communicator | None, num_shards: int, shard_id: int, remainder: str, download: bool, read_config: Any
+) -> str | None:
+    """What is wrong with the arguments of `load_tfds`, as the end of a sentence, or None."""
+    if download and job is None and world.is_started() and world.current().size > 1:
+        return (
+            ": download=True with a shard_id would let every rank download: leave shard_id out, or prepare the data "
+            "set before."
+        )
+    if read_config is not None and read_config.input_context is not None:
+        return ": a read_config with an input_context is sharded already: leave the input_context out."
+    return complaint(num_shards, shard_id, remainder)
+
+
+def agree(job: Communicator | None, name: str, value: Any, complaint: str | None) -> list[Any]:
+    """`exchange`, or, where a process loads by itself, only its own value or complaint."""
+    if job is not None:
+        return exchange(job, name, value, complaint)
+    if complaint is not None:
+        raise ValueError(f"keras-par: {complaint}")
+    return [value]
+
+
+def refuse_differences(answers: list[dict[str, Any]]) -> None:
+    """Raises AgreedValueError, on all ranks, if the ranks' answers are not the same."""
+    for rank, answer in enumerate(answers):
+        for key, first in answers[0].items():
+            if answer[key] != first:
+                raise AgreedValueError(
+                    f"keras-par: data.load_tfds: {key} is {first!r} on rank 0 but {answer[key]!r} on rank {rank}: "
+                    "give all ranks the same arguments and the same data_dir."
+                )
+
+
+def attempt(function: Callable[[], Any], where: str) -> Attempt:
+    try:
+        return Attempt(function(), None)
+    except Exception as error:
+        return Attempt(None, f"{where}: {type(error).__name__}: {first_line(error)}")
+
+
+def open_builder(name_or_builder: Any, data_dir: str | os.PathLike | None) -> Any:
+    import tensorflow_datasets as tfds
+
+    if not isinstance(name_or_builder, str):
+        return name_or_builder
+    return tfds.builder(name_or_builder, data_dir=data_dir)
+
+
+def download_and_prepare(name_or_builder: Any, data_dir: str | os.PathLike | None) -> None:
+    builder = open_builder(name_or_builder, data_dir)
+    if not builder.is_prepared():
+        builder.download_and_prepare()
+
+
+def find(name_or_builder: Any, data_dir: str | os.PathLike | None, split: Any) -> Split:
+    """The split, if it is on disk.
+
+    Raises:
+        ValueError: the data set is not prepared, or it has no such split, or no rows in it.
+    """
+    import tensorflow_datasets as tfds
+
+    builder = open_builder(name_or_builder, data_dir)
+    if not builder.is_prepared():
+        raise ValueError(
+            f"the data set is not in {builder.data_dir}: prepare it before, pass download=True, or give the "
+            "data_dir that has it."
+        )
+    if not builder.info.splits:  # the builder was made before rank 0 prepared its data set
+        builder.info.read_from_directory(builder.data_dir)
+    splits = builder.info.splits
+    terms = [
+        (term.splitname, term.from_ or 0, splits[term.splitname].num_examples if term.to is None else term.to)
+        for term in tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
+    ]
+    if not any(start < stop for _, start, stop in terms):
+        raise ValueError("the split has no rows.")
+    return Split(builder, terms, len({file.filename for file in splits[split].file_instructions}))
+
+
+def report(where: str, split: Split, num_shards: int, remainder: Remainder) -> None:
+    """Says in the log what is read by several ranks, read twice or left out."""
+    if split.num_files < num_shards:
+        logger.warning(
+            f"keras-par: {where} has {split.num_files} file shard(s) for {num_shards} ranks, so ranks read the same "
+            "files and skip each other's rows: prepare the data set with more, by "
+            f"tfds.download.DownloadConfig(num_shards={num_shards}) or a multiple of that."
+        )
+    length = shard_size(split.num_rows, num_shards, 0, remainder)
+    surplus = length * num_shards - split.num_rows
+    if remainder == "wrap" and surplus > 0:
+        logger.warning(
+            f"keras-par: {where}: {surplus} of {split.num_rows} rows are read twice in an epoch, so that each of "
+            f"{num_shards} ranks has {length}."
+        )
+    if remainder == "drop" and surplus < 0:
+        logger.warning(
+            f"keras-par: {where}: {-surplus} of {split.num_rows} rows are left out, so that each of {num_shards} "
+            f"ranks has {length}."
+        )
+
+
+def read(split: Split, spans: list[tuple[int, int]], seed: int, read_config: Any, **options: Any) -> tf.data.Dataset:
+    """The rows in `spans` of the split, as `builder.as_dataset` reads them."""
+    import tensorflow_datasets as tfds
+
+    lengths = [stop - start for _, start, stop in split.terms]
+    instructions = []
+    for span in spans or [(0, 1)]:
+        for term, low, high in pieces(lengths, *span):
+            name, start, _ = split.terms[term]
+            instructions.append(tfds.core.ReadInstruction(name, from_=start + low, to=start + high, unit="abs"))
+    dataset = split.builder.as_dataset(
+        split=functools.reduce(operator.add, instructions),
+        read_config=(read_config or tfds.ReadConfig()).replace(shuffle_seed=seed),
+        **options,
+    )
+    return dataset if spans else dataset.take(0)  # tensorflow-datasets refuses to read no rows

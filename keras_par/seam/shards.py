@@ -1,0 +1,133 @@
+"""Cuts a global batch into this rank's rows, in the forms that a step can be traced for."""
+
+from typing import Any, Literal, NamedTuple
+
+import tensorflow as tf
+from keras import tree
+
+from keras_par.plan.rows import num_wrapped, row_range
+
+# "exact": ranks may have unequal numbers of rows, which are weighted. "wrap": the batch's first rows are read again
+# until every rank has as many. "drop": the rows that the number of ranks does not divide are left out.
+Remainder = Literal["exact", "wrap", "drop"]
+
+# What a dataset yields. A traced function takes two tuples of equal length for the same type, so each kind has another
+# number of fields.
+
+
+class Part(NamedTuple):
+    """A batch of a data set that was sharded before `fit`; how many rows the others have is not known here."""
+
+    batch: Any
+
+
+class EvenShard(NamedTuple):
+    """This rank's rows of a global batch of which every rank has as many, a number known while tracing."""
+
+    batch: Any
+    even: tf.Tensor
+
+
+class Shard(NamedTuple):
+    """This rank's rows of a global batch, with the row counts here and on all ranks."""
+
+    batch: Any
+    local: tf.Tensor
+    total: tf.Tensor
+
+
+class ThinShard(NamedTuple):
+    """A Shard whose batch may have fewer rows than there are ranks; `total` is None where only the ranks know it.
+
+    A rank that has none of them gets one row as a stand-in, while `local` says 0: layers need not cope with an
+    empty batch, which some of TensorFlow's kernels get wrong, and what the row does is undone or weighted by 0.
+    """
+
+    batch: Any
+    local: tf.Tensor
+    total: tf.Tensor | None
+    has_rows: tf.Tensor
+
+
+KINDS = (Part, EvenShard, Shard, ThinShard)
+
+
+def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Shard | ThinShard:
+    if even:
+        return EvenShard(batch, tf.constant(True))
+    local, total = tf.cast(local, tf.int64), tf.cast(total, tf.int64)
+    return ThinShard(batch, local, total, local > 0) if thin else Shard(batch, local, total)
+
+
+def maybe_empty(part: Part, has_rows: bool) -> ThinShard:
+    """A rank's own batch, or with `has_rows` False its stand-in for the batch it does not have."""
+    local = num_rows(first_leaf(part.batch)) if has_rows else tf.constant(0, tf.int64)
+    return ThinShard(part.batch, tf.cast(local, tf.int64), None, tf.constant(has_rows))
+
+
+def first_row(part: Part) -> Part:
+    """The first row of a part, to stand in where a rank has no batch."""
+    return Part(tree.map_structure(lambda leaf: leaf if leaf is None else take(leaf, 0, 1), part.batch))
+
+
+def zeros(spec: Part) -> Part:
+    """One row of zeros and empty strings of a part's type, with 1 for each size that the type leaves open."""
+
+    def row(leaf: tf.TypeSpec):
+        if not isinstance(leaf, tf.TensorSpec):
+            return None
+        return tf.zeros([1, *(size or 1 for size in leaf.shape[1:])], leaf.dtype)
+
+    return Part(tree.map_structure(row, spec.batch))
+
+
+def cut(batch: Any, num_shards: int, shard_id: int, remainder: Remainder = "exact") -> EvenShard | Shard | ThinShard:
+    """This rank's contiguous rows of a global batch, a nest of tensors (dense, ragged or sparse) and Nones."""
+    batch = tree.map_structure(none_for_optional, batch)
+    first = first_leaf(batch)
+    known = first.shape[0]
+    total = known if known is not None else num_rows(first)
+    if remainder != "exact" and not (known is not None and known % num_shards == 0):
+        batch, total = evened(batch, total, num_shards, remainder)
+    start, stop = row_range(total, num_shards, shard_id)
+    even = isinstance(first, tf.Tensor) and known is not None and known > 0 and known % num_shards == 0
+    thin = remainder == "exact" and (known is None or known < num_shards)
+    end = tf.maximum(stop, start + 1) if thin else stop
+    rows = tree.map_structure(lambda leaf: leaf if leaf is None else take(leaf, start, end), batch)
+    return shard_of(rows, stop - start, total, even, thin)
+
+
+def evened(batch: Any, total, num_shards: int, remainder: Remainder) -> tuple[Any, Any]:
+    """The batch with rows repeated or dropped until `num_shards` divides their number, and that number."""
+    if remainder == "drop":
+        return batch, total // num_shards * num_shards
+    wrapped = num_wrapped(total, num_shards) * num_shards
+    numbers = tf.range(tf.cast(wrapped, tf.int64)) % tf.cast(total, tf.int64)
+    return tree.map_structure(lambda leaf: leaf if leaf is None else tf.gather(leaf, numbers), batch), wrapped
+
+
+def none_for_optional(leaf):
+    """None for the empty Optional by which Keras carries a missing part of a generator's batch through tf.data."""
+    return None if isinstance(leaf, tf.experimental.Optional) else leaf
+
+
+def first_leaf(batch: Any):
+    """The first part of a batch, whose rows are counted."""
+    return next(leaf for leaf in tree.flatten(batch) if leaf is not None)
+
+
+def num_rows(leaf) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf.nrows()
+    if isinstance(leaf, tf.SparseTensor):
+        return leaf.dense_shape[0]
+    return tf.shape(leaf, out_type=tf.int64)[0]
+
+
+def take(leaf, start, stop):
+    """Rows [start, stop) of a dense, ragged or sparse tensor, or of an array."""
+    if isinstance(leaf, tf.SparseTensor):
+        begin = tf.concat([[start], tf.zeros([leaf.shape.rank - 1], tf.int64)], 0)
+        length = tf.concat([[stop - start], leaf.dense_shape[1:]], 0)
+        return tf.sparse.slice(leaf, begin, length)
+    return leaf[start:stop]

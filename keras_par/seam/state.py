@@ -1,0 +1,74 @@
+"""All that training changes in a model, under names every process shares, and how the ranks' values make one."""
+
+from typing import Literal, NamedTuple
+
+import keras
+
+from keras_par.plan.fingerprint import canonical_names
+from keras_par.seam.binding import optimizers_of
+from keras_par.seam.metrics import layer_state
+
+# How the values of several ranks make one process's: they are the "same", add up ("sum"), are averaged ("mean"), only
+# rank 0's counts ("first"), or differ by the rank in their first number ("seed").
+AcrossRanks = Literal["same", "sum", "mean", "first", "seed"]
+Section = Literal["model", "optimizer", "metrics"]
+
+
+class Entry(NamedTuple):
+    """A variable, its name in a checkpoint, and how the ranks' values of it belong together."""
+
+    name: str
+    variable: keras.Variable
+    across_ranks: AcrossRanks
+
+
+def entries(model: keras.Model, section: Section) -> list[Entry]:
+    """One section of a model's state, each variable once, in an order that all processes share."""
+    if section == "model":
+        seeds = {id(generator.state) for layer in layers(model) for generator in layer._seed_generators}
+        own = {id(variable) for variable in layer_state(model, synchronized=False)}
+        metrics = {id(variable) for variable in model.metrics_variables}
+        return named(
+            section,
+            [variable for variable in model.variables if id(variable) not in metrics],
+            lambda v: "seed" if id(v) in seeds else "same" if id(v) not in own else "mean" if is_float(v) else "first",
+        )
+    if section == "optimizer":
+        variables = [variable for each in optimizers_of(model) for variable in each.variables]
+        return named(section, variables, lambda v: "sum" if is_partial(v) else "same")
+    return named(
+        section, model.metrics_variables, lambda v: v.aggregation if v.aggregation in ("sum", "mean") else "first"
+    )
+
+
+def named(section: Section, variables: list[keras.Variable], across_ranks) -> list[Entry]:
+    variables = list({id(variable): variable for variable in variables}.values())
+    names = canonical_names([variable.path for variable in variables])
+    found: dict[str, int] = {}
+    result = []
+    for name, variable in zip(names, variables, strict=True):
+        number = found[name] = found.get(name, -1) + 1
+        suffix = f"~{number}" if number else ""
+        result.append(Entry(f"{section}/{name}{suffix}", variable, across_ranks(variable)))
+    return result
+
+
+def state_of(model: keras.Model) -> list[keras.Variable]:
+    """All variables of the model, its metrics and its optimizers, each once, in an order all ranks share."""
+    variables = [*model.variables, *model.metrics_variables]
+    for optimizer in optimizers_of(model):
+        variables += optimizer.variables
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def layers(model: keras.Model) -> list[keras.layers.Layer]:
+    return [model, *model._flatten_layers(include_self=False)]
+
+
+def is_partial(variable: keras.Variable) -> bool:
+    """True for gradients that are being accumulated, of which each rank holds its own rows' part."""
+    return variable.name.endswith("gradient_accumulator")
+
+
+def is_float(variable: keras.Variable) -> bool:
+    return variable.dtype.startswith("float") or variable.dtype == "bfloat16"

@@ -1,0 +1,103 @@
+"""Every kind of input: after training on it, each row has been used as often as its remainder policy says, exactly."""
+
+import numpy as np
+import pytest
+
+from tests import input_kinds
+from tests.input_kinds import BATCH_SIZE, GLOBAL, NUM_ROWS, write_images
+
+LAST = NUM_ROWS % BATCH_SIZE
+SHARDED = ("arrays", "nest", "frame", "dataset", "shuffled_dataset", "unknown_dataset", "py_dataset", "data_loader")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("images")
+    write_images(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", GLOBAL)
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_ranks_are_given_the_same(kind, size, ranks, plain, folder):
+    extra = {"folder": folder} if kind == "images" else {}
+    [twin] = plain.run(input_kinds.count_global, kind=kind, **extra)
+    assert set(twin) == {1.0} if "generator" in kind else {2.0}
+    results = ranks(size).run(input_kinds.count_global, kind=kind, options={}, **extra)
+    assert len(results) == size
+    for counts in results:
+        assert counts == twin
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "unknown_dataset", "py_dataset"])
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("remainder", ["wrap", "drop"])
+def test_policies_for_the_odd_rows_of_a_global_batch(kind, size, remainder, ranks):
+    """Rows are taken in order here but for arrays and PyDatasets, which fit shuffles: there only sums are known."""
+    results = ranks(size).run(input_kinds.count_global, kind=kind, options={"remainder": remainder})
+    assert len(results) == size
+    added = -LAST % size if remainder == "wrap" else -(LAST % size)
+    assert added != 0
+    for counts in results:
+        assert sum(counts) == 2 * (NUM_ROWS + added)
+        assert counts == results[0]
+        if "dataset" in kind and kind != "py_dataset":
+            first = NUM_ROWS - LAST
+            changed = range(first, first + added) if remainder == "wrap" else range(NUM_ROWS + added, NUM_ROWS)
+            expected = [2 * (1 + np.sign(added) * (row in changed)) for row in range(NUM_ROWS)]
+            assert counts == expected
+
+
+@pytest.mark.parametrize("kind", [*SHARDED, "generator", "few_batches"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_shards_of_the_user_exactly(kind, size, ranks):
+    results = ranks(size).run(input_kinds.count_shards, kind=kind, remainder="exact")
+    assert len(results) == size
+    for result in results:
+        assert set(result["counts"]) == {1.0 if kind == "generator" else 2.0}
+        assert result["steps"] == results[0]["steps"]
+    if kind == "py_dataset":  # a rank loads its own batches only, but for those that show Keras the types
+        asked = [set(result["asked"]) for result in results]
+        num_batches = -(-NUM_ROWS // (BATCH_SIZE // size))
+        assert [set(range(rank, num_batches, size)) for rank in range(size)] == asked
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SHARDED if kind != "unknown_dataset"])
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("remainder", ["wrap", "drop"])
+def test_shards_of_the_user_by_policy(kind, size, remainder, ranks):
+    results = ranks(size).run(input_kinds.count_shards, kind=kind, remainder=remainder)
+    assert len(results) == size
+    deals_batches = kind in ("py_dataset", "data_loader")
+    local = BATCH_SIZE // size
+    length = -(-NUM_ROWS // local) if deals_batches else NUM_ROWS
+    added = -length % size if remainder == "wrap" else -(length % size)
+    for result in results:
+        assert result["counts"] == results[0]["counts"]
+        assert result["steps"] == results[0]["steps"]
+        if not deals_batches:
+            assert sum(result["counts"]) == 2 * (NUM_ROWS + added)
+        assert (min(result["counts"]) >= 2) == (remainder == "wrap" or added == 0)
+        assert (max(result["counts"]) <= 2) == (remainder == "drop" or added == 0)
+
+
+@pytest.mark.parametrize("lengths", [[17, 6], [1, 22], [10, 8, 5]])
+def test_each_rank_feeds_its_own_slice(lengths, ranks):
+    results = ranks(len(lengths)).run(input_kinds.count_slices, lengths=lengths)
+    assert len(results) == len(lengths)
+    for result in results:
+        assert set(result["counts"]) == {2.0}
+        assert result["steps"] == 2 * max(-(-length // 2) for length in lengths)
+
+
+@pytest.mark.parametrize("which", ["seed", "arrays"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_read_different_data_are_named(which, size, ranks):
+    first, *others = ranks(size).run(input_kinds.warnings_about, which=which)
+    assert not any(others)
+    names = "rank 1" if size == 2 else "ranks 1, 2"
+    assert first and all(f"on {names} than on rank 0" in message for message in first), first
+
+
+def test_the_same_data_is_not_complained_about(ranks):
+    assert ranks(2).run(input_kinds.warnings_about, which="same seed") == [[], []]
