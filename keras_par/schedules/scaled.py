@@ -1,0 +1,67 @@
+"""Learning rates that grow with the number of ranks, because the batch they train on does."""
+
+import math
+from typing import Literal
+
+import keras
+from keras.optimizers.schedules import LearningRateSchedule
+
+from keras_par.distribution import runtime
+from keras_par.schedules.target import Rate, from_config, rate_at, to_config
+
+Rule = Literal["linear", "sqrt"]
+
+
+def scaled(learning_rate: Rate, rule: Rule = "linear", size: int | None = None) -> Rate:
+    """The learning rate, or schedule, of one rank made that of `size` ranks.
+
+    ```python
+    batch_size = 32 * kp.size()
+    optimizer = keras.optimizers.SGD(kp.schedules.scaled(0.1))
+    ```
+
+    It applies where the batch grows with the number of ranks. A batch in `fit` is the whole job's, so that is when
+    you write `batch_size=32 * kp.size()`, or batch data that is sharded, such as `kp.data.shard`'s, by a number of
+    rows a rank. With the batch size of one process, keep its learning rate.
+
+    Args:
+        learning_rate: a number, or any Keras schedule.
+        rule: "linear" multiplies by `size`, as `lr * hvd.size()` does: "when the minibatch size is multiplied by k,
+            multiply the learning rate by k" (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD; together
+            with `WarmUp`). "sqrt" multiplies by its square root, which keeps the variance of an update (Krizhevsky
+            2014, arXiv:1404.5997, section 5), and suits Adam and its like (Malladi et al. 2022, arXiv:2205.10287).
+        size: by how much the batch has grown; None for the number of ranks.
+
+    Returns:
+        A number for a number, a schedule for a schedule. A saved schedule keeps the factor it was made with.
+
+    Raises:
+        ValueError: `rule` is unknown, or `size` less than 1.
+        RuntimeError: `size` is None and `kp.init()` was not called.
+    """
+    if rule not in ("linear", "sqrt"):
+        raise ValueError(f"keras-par: schedules.scaled(rule={rule!r}) is unknown, use 'linear' or 'sqrt'.")
+    size = runtime.size() if size is None else size
+    if size < 1:
+        raise ValueError(f"keras-par: schedules.scaled(size={size}) must be at least 1 rank.")
+    factor = float(size) if rule == "linear" else math.sqrt(size)
+    return Scaled(learning_rate, factor) if isinstance(learning_rate, LearningRateSchedule) else learning_rate * factor
+
+
+@keras.saving.register_keras_serializable(package="keras_par")
+class Scaled(LearningRateSchedule):
+    """`schedule` times `factor`, at each step; `scaled` makes it."""
+
+    def __init__(self, schedule: Rate, factor: float, name: str = "Scaled"):
+        super().__init__()
+        self.schedule, self.factor, self.name = schedule, factor, name
+
+    def __call__(self, step):
+        return rate_at(self.schedule, step) * self.factor
+
+    def get_config(self):
+        return {"schedule": to_config(self.schedule), "factor": float(self.factor), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{**config, "schedule": from_config(config["schedule"])})
