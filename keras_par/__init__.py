@@ -8,6 +8,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from keras_par import callbacks as callbacks
     from keras_par import data as data
+    from keras_par import schedules as schedules
+    from keras_par.checkpoint.load import load_checkpoint as load_checkpoint
     from keras_par.comm.broadcast import broadcast_variables as broadcast_variables
     from keras_par.comm.reducer import GradientReducer as GradientReducer
     from keras_par.distribution.data_parallel import DataParallel as DataParallel
@@ -25,13 +27,14 @@ _ROOM_OF = {
     "barrier": "keras_par.distribution.runtime",
     "broadcast_variables": "keras_par.comm.broadcast",
     "init": "keras_par.distribution.runtime",
+    "load_checkpoint": "keras_par.checkpoint.load",
     "local_rank": "keras_par.distribution.runtime",
     "local_size": "keras_par.distribution.runtime",
     "rank": "keras_par.distribution.runtime",
     "shutdown": "keras_par.distribution.runtime",
     "size": "keras_par.distribution.runtime",
 }
-_SUBPACKAGES = ("callbacks", "data")
+_SUBPACKAGES = ("callbacks", "data", "schedules")
 
 __all__ = ["__version__", *_ROOM_OF, *_SUBPACKAGES]
 

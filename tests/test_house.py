@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "keras_par"
-FLOORS = {"plan": 0, "comm": 1, "seam": 2, "distribution": 3, "data": 4, "checkpoint": 4, "callbacks": 4}
+FLOORS = {"plan": 0, "comm": 1, "seam": 2, "distribution": 3}
+FLOORS |= dict.fromkeys(("data", "checkpoint", "schedules"), 4) | {"callbacks": 5}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

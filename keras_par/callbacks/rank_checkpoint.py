@@ -1,83 +1,200 @@
-"""Writes each rank's weights into a folder of its own, so that a kill at any moment leaves only whole files."""
+"""Writes checkpoints of the whole job, so that a kill at any moment leaves only complete ones."""
 
-import os
 import re
 from pathlib import Path
 from typing import Literal
 
 import keras
+import tensorflow as tf
 
+import keras_par
+from keras_par.checkpoint import folder as folders
+from keras_par.checkpoint import snapshot
+from keras_par.checkpoint.due import Due
+from keras_par.checkpoint.manifest import Manifest
+from keras_par.checkpoint.writer import Writer
 from keras_par.comm import world
-
-SUFFIX = ".weights.h5"
+from keras_par.distribution.runtime import init
+from keras_par.seam import epoch as epochs
+from keras_par.seam.arrays import global_seed
 
 
 class RankCheckpoint(keras.callbacks.Callback):
-    """Saves weights and optimizer state as `<directory>/rank.<r>/<prefix>-<epoch>_<step>.weights.h5`.
+    """Saves all that training changes as `<directory>/rank.<r>/<prefix>-<epoch>_<step>.npz`, with a manifest.
 
-    Each file is written under a temporary name and renamed when it is complete; `model.load_weights` reads it.
-    Epochs and steps count from 1.
+    `kp.callbacks.Resume` goes on from it, on any number of ranks; `kp.load_checkpoint` reads it into a model. Rank 0's
+    file holds what all ranks share; the others' hold what is their own: partial metrics, accumulated gradients,
+    seeds, moving statistics. The manifest `<directory>/<prefix>-<epoch>_<step>.json` comes last, with a checksum of
+    each file; what has none is no checkpoint. Epochs and steps count from 1.
+
+    Training waits while the state is copied; a thread writes the copy. A checkpoint that becomes due in the middle of
+    an epoch while another is still being written is left out.
 
     Args:
-        directory: folder of the whole job's checkpoints; each rank makes its own below it.
-        prefix: how the files' names begin.
+        directory: folder of the whole job's checkpoints, which all ranks see.
+        prefix: how the names begin.
         every: "epoch", or a number of training steps.
-        keep: how many of the newest files a rank keeps, None for all.
+        every_seconds: seconds after which one is due besides.
+        keep: how many of the newest stay, None for all.
+        save_best_only: True saves only at the end of epochs in which `monitor` is better than in all before.
+        monitor: name of a metric in the logs of an epoch, which are equal on all ranks.
+        mode: "min" or "max"; "auto" knows losses and errors, accuracies and scores by their names.
+        asynchronous: False lets training wait until each file is on the disk.
 
     Raises:
-        ValueError: `every` or `keep` is less than 1, or `prefix` is no plain file name.
+        ValueError: an argument has no such value; on every rank, if a rank cannot write, or `monitor` is not in the
+            logs.
+
+    Costs eight all-gathers of a few bytes for each checkpoint, and one all-reduce of a scalar at each step while one
+    is being written; for `every_seconds` see `checkpoint.due`.
     """
 
     reads_own_logs = True
 
-    def __init__(self, directory, prefix: str = "CKP", every: int | Literal["epoch"] = "epoch", keep: int | None = 5):
+    def __init__(
+        self,
+        directory: str | Path,
+        prefix: str = "CKP",
+        every: int | Literal["epoch"] = "epoch",
+        keep: int | None = 5,
+        *,
+        every_seconds: float | None = None,
+        save_best_only: bool = False,
+        monitor: str = "val_loss",
+        mode: Literal["auto", "min", "max"] = "auto",
+        asynchronous: bool = True,
+    ):
         super().__init__()
         if every != "epoch" and (not isinstance(every, int) or every < 1):
             raise ValueError(f"keras-par: RankCheckpoint(every={every!r}) must be 'epoch' or a number of steps.")
+        if every_seconds is not None and every_seconds <= 0:
+            raise ValueError(f"keras-par: RankCheckpoint(every_seconds={every_seconds}) must be more than 0.")
         if keep is not None and keep < 1:
             raise ValueError(f"keras-par: RankCheckpoint(keep={keep}) must be at least 1, or None to keep all.")
         if not prefix or Path(prefix).name != prefix:
             raise ValueError(f"keras-par: RankCheckpoint(prefix={prefix!r}) must be a file name without folders.")
-        rank = world.current().rank if world.is_started() else 0
-        self.folder = Path(directory) / f"rank.{rank}"
-        self._prefix, self._every, self._keep = prefix, every, keep
-        self._epoch = 0
-        self._step = 0
-        self._steps_since = 0
+        if save_best_only and (every != "epoch" or every_seconds is not None):
+            raise ValueError(
+                "keras-par: RankCheckpoint(save_best_only=True) compares whole epochs: leave out every and "
+                "every_seconds."
+            )
+        init()
+        self._communicator = world.current()
+        self._directory, self._prefix, self._keep = Path(directory), prefix, keep
+        self._every = every
+        self._best = Best(monitor, mode) if save_best_only else None
+        self._due = Due(None if every == "epoch" else every, every_seconds, self._communicator)
+        self._writer = Writer(self._directory, prefix, keep, asynchronous, self._communicator)
+        self._epoch = self._step = 0
+        self.acts_on_all_ranks = f"RankCheckpoint(prefix={prefix!r}, every={every!r}, every_seconds={every_seconds})"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this rank's files."""
+        return folders.rank_folder(self._directory, self._communicator.rank)
 
     def checkpoints(self) -> list[Path]:
-        """This rank's complete checkpoints of this prefix, oldest first."""
-        pattern = re.compile(re.escape(self._prefix) + r"-(\d+)_(\d+)" + re.escape(SUFFIX))
-        found = [path for path in self.folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
-        return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+        """The manifests of the complete checkpoints, oldest first."""
+        return [self._directory / f"{found.name}.json" for found in folders.complete(self._directory, self._prefix)]
 
     def on_train_begin(self, logs=None):
         self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in self.folder.glob(f".{self._prefix}-*.tmp{SUFFIX}"):
-            leftover.unlink()
+        folders.remove_leftovers(self._directory, self._prefix, self._communicator.rank)
+        self._iterator = epochs.newest()
+        found = folders.complete(self._directory, self._prefix)
+        self._serial = max((manifest.serial for manifest in found), default=0)
+        if self._best is not None:
+            self._best.remember([manifest.monitored for manifest in found])
+        self._due.restart()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch = epoch + 1
-        self._step = 0
+        self._epoch, self._step = epoch, 0
 
     def on_train_batch_end(self, batch, logs=None):
-        self._steps_since += batch + 1 - self._step
-        self._step = batch + 1
-        if self._every != "epoch" and self._steps_since >= self._every:
-            self._steps_since = 0
-            self._save()
+        num_steps, self._step = batch + 1 - self._step, batch + 1
+        self._writer.complete_if_written()
+        if self._best is None and self._due.after(num_steps) and not self._is_last_step():
+            if not self._writer.is_writing:
+                self._save(self._epoch, self._step, None)
+            self._due.restart()
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._every == "epoch":
-            self._save()
+        is_due = self._every == "epoch" or (self._is_last_step() and self._due.after(0))
+        if self._best is not None:
+            is_due = self._best.is_new(logs)
+        if is_due:
+            self._writer.finish()
+            self._save(epoch + 1, 0, self._best and [self._best.monitor, self._best.value])
+            self._due.restart()
 
-    def _save(self) -> None:
-        name = f"{self._prefix}-{self._epoch}_{self._step}"
-        unfinished = self.folder / f".{name}.tmp{SUFFIX}"
-        self.model.save_weights(unfinished, overwrite=True)
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(self.folder / f"{name}{SUFFIX}")
-        if self._keep is not None:
-            for old in self.checkpoints()[: -self._keep]:
-                old.unlink()
+    def on_train_end(self, logs=None):
+        self._writer.finish()
+
+    def _is_last_step(self) -> bool:
+        """True where an epoch's end follows, after which a checkpoint needs no metrics."""
+        return self._step == self.params.get("steps")
+
+    def _save(self, epoch: int, step: int, monitored: list | None) -> None:
+        """Begins to write a checkpoint; `epoch` epochs are complete, and `step` steps of the next one."""
+        self._serial += 1
+        position = None if self._iterator is None else list(self._iterator.position(in_epoch=step > 0))
+        manifest = Manifest(
+            name=f"{self._prefix}-{self._epoch + 1}_{self._step}",
+            serial=self._serial,
+            world_size=self._communicator.size,
+            layout="replicated",
+            epoch=epoch,
+            step=step,
+            position=position,
+            seed=global_seed(),
+            monitored=monitored,
+            variables=snapshot.variables_of(self.model),
+            versions={"keras-par": keras_par.__version__, "keras": keras.__version__, "tensorflow": tf.__version__},
+            files=[],
+        )
+        self._writer.begin(manifest, snapshot.take(self.model, self._communicator.rank))
+
+
+class Best:
+    """The best value of a metric so far.
+
+    Args:
+        monitor: name of the metric in the logs.
+        mode: "min", "max", or "auto" to know it by the name.
+
+    Raises:
+        ValueError: `mode` is unknown, or "auto" does not know the name.
+    """
+
+    LARGER = re.compile(r"acc|auc|precision|recall|score|iou|f\d|r2|similarity")
+    SMALLER = re.compile(r"loss|error|mse|mae|entropy|divergence|perplexity|hinge")
+
+    def __init__(self, monitor: str, mode: str):
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(f"keras-par: RankCheckpoint(mode={mode!r}) is unknown, use 'auto', 'min' or 'max'.")
+        if mode == "auto" and bool(self.LARGER.search(monitor)) == bool(self.SMALLER.search(monitor)):
+            raise ValueError(
+                f"keras-par: RankCheckpoint(monitor={monitor!r}) does not tell whether less is better: "
+                "say mode='min' or mode='max'."
+            )
+        self.monitor = monitor
+        self._larger = mode == "max" or (mode == "auto" and bool(self.LARGER.search(monitor)))
+        self.value: float | None = None
+
+    def remember(self, monitored: list[list | None]) -> None:
+        """Takes into account what checkpoints of an earlier run say."""
+        for value in (value for name, value in filter(None, monitored) if name == self.monitor):
+            self.is_new({self.monitor: value})
+
+    def is_new(self, logs: dict | None) -> bool:
+        """True if the logs' value is better than all before."""
+        if not logs or self.monitor not in logs:
+            raise ValueError(
+                f"keras-par: RankCheckpoint(monitor={self.monitor!r}) found only {sorted(logs or {})} in the logs: "
+                "name one of these."
+            )
+        value = float(logs[self.monitor])
+        better = self.value is None or (value > self.value if self._larger else value < self.value)
+        if better:
+            self.value = value
+        return better

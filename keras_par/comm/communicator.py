@@ -61,6 +61,11 @@ class Communicator(abc.ABC):
             start += length
         return values
 
+    def all_agree(self, flag: bool, name: str) -> bool:
+        """True if `flag` is true on every rank. Eager only; costs one all-reduce of a scalar."""
+        [least] = self.all_reduce([tf.constant(int(flag))], name, "min")
+        return bool(least)
+
     def barrier(self, name: str) -> None:
         """Returns once every rank has called it. Eager only; costs one all-reduce of a scalar."""
         self.all_reduce([tf.constant(0, tf.int32)], name)

@@ -1,0 +1,98 @@
+"""The checkpoints in a folder: which are complete, which is the newest that is whole, and how one is removed."""
+
+import hashlib
+import re
+import warnings
+from pathlib import Path
+
+from keras_par.checkpoint import manifest as manifests
+from keras_par.checkpoint.files import TEMPORARY, Arrays, read_arrays
+from keras_par.checkpoint.manifest import CheckpointError, Manifest
+
+NAME = re.compile(r"(?P<prefix>.+)-\d+_\d+")
+
+
+def rank_folder(folder: Path, rank: int) -> Path:
+    return folder / f"rank.{rank}"
+
+
+def file_of(name: str, rank: int) -> str:
+    """The path of a rank's file below the checkpoints' folder."""
+    return f"rank.{rank}/{name}.npz"
+
+
+def complete(folder: Path, prefix: str) -> list[Manifest]:
+    """The complete checkpoints of a prefix, oldest first; manifests that cannot be read are left out with a warning."""
+    found = []
+    for path in folder.glob("*.json"):
+        match = NAME.fullmatch(path.stem)
+        if match and match["prefix"] == prefix:
+            try:
+                found.append(manifests.read(path))
+            except CheckpointError as error:
+                warnings.warn(str(error), stacklevel=2)
+    return sorted(found, key=lambda manifest: manifest.serial)
+
+
+def read_files(folder: Path, manifest: Manifest) -> list[Arrays]:
+    """The arrays in all files of a checkpoint, whose sizes and checksums are right.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    path = manifests.path_of(folder, manifest.name)
+    files: list[Arrays] = []
+    for file in manifest.files:
+        try:
+            data = (folder / file.path).read_bytes()
+        except OSError as error:
+            raise manifests.damaged(path, f"its file {file.path} cannot be read ({error.strerror})") from None
+        if len(data) != file.num_bytes:
+            raise manifests.damaged(path, f"its file {file.path} has {len(data)} bytes instead of {file.num_bytes}")
+        if hashlib.sha256(data).hexdigest() != file.sha256:
+            raise manifests.damaged(path, f"its file {file.path} does not fit its checksum")
+        try:
+            files.append(read_arrays(data))
+        except ValueError as error:
+            raise manifests.damaged(path, f"its file {file.path} holds no arrays ({error})") from None
+    return files
+
+
+def newest_whole(folder: Path, prefix: str) -> tuple[Manifest, list[Arrays]] | None:
+    """The newest checkpoint of a prefix that can be read, and its arrays; warns of those that cannot.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none can be read.
+    """
+    last: CheckpointError | None = None
+    for manifest in reversed(complete(folder, prefix)):
+        try:
+            return manifest, read_files(folder, manifest)
+        except CheckpointError as error:
+            warnings.warn(str(error), stacklevel=2)
+            last = error
+    if last is not None:
+        raise CheckpointError(f"keras-par: none of the checkpoints '{prefix}-*' in '{folder}' can be read: {last}")
+    return None
+
+
+def remove(folder: Path, manifest: Manifest) -> None:
+    """Deletes a checkpoint, its manifest first, so that no moment shows half of one."""
+    manifests.path_of(folder, manifest.name).unlink(missing_ok=True)
+    for file in manifest.files:
+        (folder / file.path).unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, prefix: str, rank: int) -> None:
+    """Deletes this rank's files of checkpoints that a killed job did not complete."""
+    for path in rank_folder(folder, rank).iterdir():
+        stem = path.name.removesuffix(TEMPORARY).removesuffix(".npz")
+        match = NAME.fullmatch(stem)
+        is_ours = match and match["prefix"] == prefix and path.name != stem
+        if is_ours and (path.name.endswith(TEMPORARY) or not manifests.path_of(folder, stem).exists()):
+            path.unlink(missing_ok=True)
+    if rank == 0:
+        for path in folder.glob(f"*.json{TEMPORARY}"):
+            match = NAME.fullmatch(path.name.removesuffix(f".json{TEMPORARY}"))
+            if match and match["prefix"] == prefix:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,121 @@
+"""The manifest: the small file whose presence makes a checkpoint complete, and which says what must be in it.
+
+A checkpoint `CKP-3_5` in a folder is `CKP-3_5.json`, the manifest, and a file `rank.<r>/CKP-3_5.npz` for each rank.
+The manifest is written last and removed first.
+"""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from keras_par.checkpoint.files import write_whole
+
+FORMAT = "keras-par checkpoint"
+VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used, with one sentence that says which and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One rank's file: its path below the checkpoints' folder, its size, and the SHA-256 of its bytes."""
+
+    path: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """A variable in the files. `across_ranks` is "same" if only rank 0's file holds it, see `seam.state`."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+    across_ranks: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint holds.
+
+    Args:
+        name: `<prefix>-<epoch>_<step>`, counted from 1: the epoch and the step that were done last.
+        serial: grows with each checkpoint in a folder.
+        world_size: number of ranks that wrote it.
+        layout: how the ranks divided the model's variables; "replicated" in data parallel.
+        epoch: complete epochs.
+        step: steps done of the epoch after these.
+        position: in the data, as `seam.position.Position` has it; None if it was not known.
+        seed: TensorFlow's global seed.
+        monitored: name and value of the metric that chose this checkpoint as the best, None if none did.
+        variables: all of the model, the optimizers and the metrics.
+        versions: of the packages that wrote it.
+        files: one for each rank, in rank order.
+    """
+
+    name: str
+    serial: int
+    world_size: int
+    layout: str
+    epoch: int
+    step: int
+    position: list | None
+    seed: int
+    monitored: list | None
+    variables: list[Variable]
+    versions: dict[str, str]
+    files: list[File]
+
+
+def path_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.json"
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Makes the checkpoint complete, all at once."""
+    body = dataclasses.asdict(manifest)
+    document = {"format": FORMAT, "version": VERSION, "checksum": checksum(body), "checkpoint": body}
+    write_whole(path_of(folder, manifest.name), json.dumps(document, indent=1).encode())
+
+
+def read(path: Path) -> Manifest:
+    """The manifest in the file `path`.
+
+    Raises:
+        CheckpointError: it is missing, damaged, of something else, or of a newer keras-par.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"keras-par: there is no checkpoint '{path}'.") from None
+    except (OSError, ValueError) as error:
+        raise damaged(path, f"its manifest cannot be read ({error})") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CheckpointError(f"keras-par: '{path}' is no checkpoint of keras-par, which would name itself '{FORMAT}'.")
+    version = document.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise CheckpointError(
+            f"keras-par: checkpoint '{path}' has format {version}, but this version of keras-par reads up to "
+            f"{VERSION}: update keras-par."
+        )
+    body = document.get("checkpoint")
+    if not isinstance(body, dict) or document.get("checksum") != checksum(body):
+        raise damaged(path, "its manifest does not fit its checksum")
+    return Manifest(
+        **{**body, "variables": [Variable(**v) for v in body["variables"]], "files": [File(**f) for f in body["files"]]}
+    )
+
+
+def damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"keras-par: checkpoint '{path}' is damaged, {why}: use an older one, or restore it from a backup."
+    )
+
+
+def checksum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,84 @@
+"""Brings a job that has called `fit` to where a checkpoint was written, on every rank."""
+
+from pathlib import Path
+
+import keras
+
+from keras_par.checkpoint import folder as folders
+from keras_par.checkpoint import manifest as manifests
+from keras_par.checkpoint import snapshot
+from keras_par.checkpoint.files import Arrays
+from keras_par.checkpoint.load import build_optimizers
+from keras_par.checkpoint.manifest import CheckpointError, Manifest
+from keras_par.comm.agreement import exchange
+from keras_par.comm.communicator import Communicator
+from keras_par.seam import epoch as epochs
+from keras_par.seam.position import Position
+from keras_par.seam.prepare import build
+from keras_par.seam.state import Section
+
+Found = tuple[Manifest, list[Arrays]]
+
+
+def find(folder: Path, prefix: str, communicator: Communicator) -> Found | None:
+    """The newest whole checkpoint, chosen by rank 0 and read by every rank; None if there is none.
+
+    Costs four all-gathers of a few bytes.
+
+    Raises:
+        ValueError: on every rank, if no checkpoint can be read, or a rank cannot read the one that rank 0 chose.
+    """
+    found, complaint = None, None
+    if communicator.rank == 0:
+        try:
+            found = folders.newest_whole(folder, prefix)
+        except CheckpointError as error:
+            complaint = bare(error)
+    name = exchange(communicator, "kp.resume.choose", found[0].name if found else None, complaint)[0]
+    if name is not None and found is None:
+        try:
+            manifest = manifests.read(manifests.path_of(folder, name))
+            found = manifest, folders.read_files(folder, manifest)
+        except CheckpointError as error:
+            complaint = bare(error)
+    exchange(communicator, "kp.resume.read", None, complaint)
+    return found
+
+
+def restore(model: keras.Model, found: Found, communicator: Communicator) -> None:
+    """Restores weights, optimizers, random state and the position in the data of the `fit` that is under way.
+
+    Metrics are not among them: Keras resets them at an epoch's begin, see `restore_metrics`. Costs two all-gathers
+    of a few bytes.
+
+    Raises:
+        ValueError: on every rank, if the checkpoint does not fit the model.
+    """
+    manifest, files = found
+    iterator = epochs.newest()
+    complaint = None
+    try:
+        if iterator is not None:
+            build(model, iterator._distributed_dataset.element_spec, only_predict=False)
+        build_optimizers(model)
+        sections: tuple[Section, ...] = ("model", "optimizer")
+        for section in sections:
+            snapshot.restore(model, section, files, communicator.rank, communicator.size, manifest.variables)
+    except CheckpointError as error:
+        complaint = bare(error)
+    exchange(communicator, "kp.resume.restore", None, complaint)
+    if iterator is not None and manifest.position is not None:
+        iterator.resume(Position(*manifest.position), manifest.step)
+    if manifest.world_size == communicator.size:
+        snapshot.restore_random_state(files[communicator.rank])
+
+
+def restore_metrics(model: keras.Model, found: Found, communicator: Communicator) -> None:
+    """Restores what the metrics had gathered in the epoch that goes on."""
+    manifest, files = found
+    snapshot.restore(model, "metrics", files, communicator.rank, communicator.size, manifest.variables)
+
+
+def bare(error: CheckpointError) -> str:
+    """The error's sentence without the package's name, which `exchange` puts before it."""
+    return str(error).removeprefix("keras-par: ")

@@ -1,0 +1,168 @@
+"""Trainings that stop somewhere, go on from a checkpoint, and should end as if they had not stopped."""
+
+import contextlib
+import shutil
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.cases import rows
+
+NUM_ROWS = 75  # in batches of 16: 5 steps an epoch, the last of 11 rows
+
+
+def model() -> keras.Model:
+    """All kinds of state: dropout's seeds, moving statistics, momenta, accumulated gradients, metrics."""
+    result = keras.Sequential(
+        [
+            keras.layers.Input((8,)),
+            keras.layers.Dense(16, "relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(3),
+        ]
+    )
+    result.compile(
+        keras.optimizers.Adam(1e-2, gradient_accumulation_steps=3, use_ema=True, ema_overwrite_frequency=4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return result
+
+
+def smooth_model() -> keras.Model:
+    """What every number of ranks trains alike: nothing random, nothing of a rank's own rows."""
+    result = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(3)])
+    result.compile(
+        keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return result
+
+
+class Batches(keras.utils.PyDataset):
+    """The rows in batches of 16."""
+
+    def __len__(self):
+        return -(-NUM_ROWS // 16)
+
+    def __getitem__(self, index):
+        return tuple(array[16 * index : 16 * index + 16] for array in rows(NUM_ROWS))
+
+
+def endless():
+    generator = np.random.default_rng(4)
+    x, y = rows(NUM_ROWS)
+    while True:
+        chosen = generator.integers(0, NUM_ROWS, 16)
+        yield x[chosen], y[chosen]
+
+
+def dataset():
+    return tf.data.Dataset.from_tensor_slices(rows(NUM_ROWS))
+
+
+def loader():
+    import torch
+
+    torch.manual_seed(3)
+    data = torch.utils.data.TensorDataset(*map(torch.from_numpy, rows(NUM_ROWS)))
+    return torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+
+
+def own_rows():
+    import keras_par as kp
+
+    # 12 rows a batch of the whole job on 1, 2, 3 and 4 ranks, so that all numbers of ranks have the same batches
+    return kp.data.shard(dataset().shuffle(NUM_ROWS)).batch(12 // kp.size())
+
+
+DATA = {
+    "arrays": lambda: {"x": rows(NUM_ROWS)[0], "y": rows(NUM_ROWS)[1], "batch_size": 16},
+    "dataset": lambda: {"x": dataset().shuffle(NUM_ROWS).batch(16)},
+    "shuffled twice": lambda: {"x": dataset().shuffle(NUM_ROWS).map(lambda x, y: (x + 0.1, y)).shuffle(20).batch(16)},
+    "repeated": lambda: {"x": dataset().shuffle(NUM_ROWS).batch(16).repeat(), "steps_per_epoch": 4},
+    "unknown length": lambda: {"x": dataset().shuffle(NUM_ROWS).filter(lambda x, y: True).batch(16)},
+    "py_dataset": lambda: {"x": Batches()},
+    "generator": lambda: {"x": endless(), "steps_per_epoch": 5},
+    "loader": lambda: {"x": loader()},
+    "shard": lambda: {"x": own_rows()},
+}
+
+
+class Stop(keras.callbacks.Callback):
+    """Raises on every rank after a step, or at the end of an epoch (step None); both count from 1."""
+
+    reads_own_logs = True
+
+    def __init__(self, epoch: int, step: int | None):
+        super().__init__()
+        self._at = (epoch, step)
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch + 1
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self._epoch, batch + 1) == self._at:
+            raise RuntimeError("stopped")
+
+    def on_epoch_end(self, epoch, logs=None):
+        if (epoch + 1, None) == self._at:
+            raise RuntimeError("stopped")
+
+
+def fit(folder: str, data: str, stop=None, epochs: int = 4, smooth: bool = False, **options) -> dict:
+    """Trains from the newest checkpoint in `folder` on, as a fresh script would, to the end or to `stop`."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(21)
+    callbacks = [kp.callbacks.Resume(folder), kp.callbacks.RankCheckpoint(folder, **{"every": 1, **options})]
+    if stop is not None:
+        callbacks.append(Stop(*stop))
+    scope = kp.DataParallel().scope() if kp.size() > 1 else contextlib.nullcontext()
+    with scope, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Your input ran out of data|Gradients do not|.*use_ema", UserWarning)
+        trained = smooth_model() if smooth else model()
+        with contextlib.suppress(RuntimeError) if stop is not None else contextlib.nullcontext():
+            trained.fit(**DATA[data](), epochs=epochs, verbose=0, callbacks=callbacks)
+            assert stop is None, "it should have stopped"
+    return {
+        "weights": trained.get_weights(),
+        "slots": [np.array(variable.value) for variable in trained.optimizer.variables],
+        "logs": getattr(trained, "history", None) and trained.history.history,
+        "from": callbacks[0].resumed_from,
+        "names": [path.stem for path in callbacks[1].checkpoints()],
+        "files": sorted(path.name for path in callbacks[1].folder.iterdir()),
+    }
+
+
+def fit_once(folder: str, data: str, **options) -> dict:
+    """An uninterrupted training in a folder that was not used before."""
+    import keras_par as kp
+
+    if kp.rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    kp.barrier()
+    return fit(folder, data, **options)
+
+
+def load(path: str) -> dict:
+    """What kp.load_checkpoint gives a model in this one process."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(99)
+    trained = model()
+    manifest = kp.load_checkpoint(path, trained)
+    return {
+        "name": manifest.name,
+        "epoch": manifest.epoch,
+        "step": manifest.step,
+        "weights": trained.get_weights(),
+        "slots": [np.array(variable.value) for variable in trained.optimizer.variables],
+        "exists": Path(path).exists(),
+    }

@@ -1,0 +1,89 @@
+"""A run that stops anywhere and goes on ends as if it had not stopped, on as many ranks, more, fewer, or none."""
+
+import numpy as np
+import pytest
+
+from tests import checkpoint_tasks
+from tests.checkpoint_tasks import DATA
+from tests.compare import log_distance, relative_distance
+
+STOPS = {
+    "first step": (1, 1),
+    "middle": (2, 3),
+    "before the last step": (3, 4),
+    "last step": (2, 5),
+    "epoch end": (2, None),
+}
+
+
+def equal(ours: dict, theirs: dict) -> bool:
+    pairs = [*zip(ours["weights"], theirs["weights"], strict=True), *zip(ours["slots"], theirs["slots"], strict=True)]
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.fixture(scope="module")
+def whole(ranks, tmp_path_factory):
+    """A function that returns the results of a training that was not interrupted, run once for each kind of data."""
+    results: dict = {}
+
+    def run(data: str, size: int = 2, **options):
+        key = (data, size, *options)
+        if key not in results:
+            folder = str(tmp_path_factory.mktemp("whole"))
+            results[key] = ranks(size).run(
+                checkpoint_tasks.fit_once, folder=folder, data=data, every="epoch", **options
+            )
+        return results[key]
+
+    return run
+
+
+CASES = [("arrays", stop) for stop in STOPS] + [
+    (data, stop) for data in DATA if data != "arrays" for stop in ("middle", "epoch end")
+]
+
+
+@pytest.mark.parametrize(("data", "stop"), CASES)
+def test_on_as_many_ranks_it_ends_bit_by_bit_the_same(data, stop, whole, ranks, tmp_path):
+    folder = str(tmp_path)
+    ranks(2).run(checkpoint_tasks.fit, folder=folder, data=data, stop=STOPS[stop], asynchronous=False)
+    resumed = ranks(2).run(checkpoint_tasks.fit, folder=folder, data=data)
+    assert len(resumed) == 2
+    for ours, theirs in zip(resumed, whole(data), strict=True):
+        assert theirs["from"] is None
+        assert ours["from"] is not None
+        assert equal(ours, theirs)
+        for key, values in ours["logs"].items():
+            assert values == theirs["logs"][key][-len(values) :], key
+
+
+@pytest.mark.parametrize("data", ["arrays", "dataset", "shard"])
+def test_four_two_one_three_ranks_go_on_where_the_others_stopped(data, whole, ranks, tmp_path, exactness):
+    """Equal losses to rounding, whatever the numbers of ranks; partial metrics and gradients change hands in epochs."""
+    folder, first, *rest = str(tmp_path), (4, (1, 3)), (2, (2, 2)), (1, (3, 4)), (3, None)
+    twin = whole(data, size=2, smooth=True)[0]
+    for size, stop in (first, *rest):
+        results = ranks(size).run(
+            checkpoint_tasks.fit, folder=folder, data=data, stop=stop, smooth=True, asynchronous=False
+        )
+        assert len(results) == size
+        assert all(result["from"] == results[0]["from"] for result in results)
+        assert (results[0]["from"] is None) == (size == 4)
+    for result in results:
+        exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
+        assert len(result["logs"]["loss"]) == 2
+        assert log_distance(result["logs"], {key: values[-2:] for key, values in twin["logs"].items()}) < 2e-5
+
+
+def test_nothing_to_resume_from_is_a_start(ranks, tmp_path):
+    for result in ranks(2).run(checkpoint_tasks.fit, folder=str(tmp_path / "new"), data="arrays", epochs=1):
+        assert result["from"] is None
+        assert len(result["logs"]["loss"]) == 1
+
+
+def test_a_finished_run_does_nothing_more(ranks, tmp_path):
+    first = ranks(2).run(checkpoint_tasks.fit, folder=str(tmp_path), data="arrays", epochs=2)
+    again = ranks(2).run(checkpoint_tasks.fit, folder=str(tmp_path), data="arrays", epochs=2)
+    for ours, theirs in zip(again, first, strict=True):
+        assert ours["from"] == "CKP-2_5"
+        assert all(np.array_equal(a, b) for a, b in zip(ours["weights"], theirs["weights"], strict=True))
