@@ -166,3 +166,108 @@ def load(path: str) -> dict:
         "slots": [np.array(variable.value) for variable in trained.optimizer.variables],
         "exists": Path(path).exists(),
     }
+
+
+def resume_only(folder: str) -> dict:
+    """From which checkpoint a run begins, and what it warns of."""
+    import keras_par as kp
+
+    resume = kp.callbacks.Resume(folder)
+    keras.utils.set_random_seed(21)
+    with kp.DataParallel().scope():
+        trained = model()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[resume])
+    return {
+        "from": resume.resumed_from,
+        "warnings": [str(each.message) for each in caught if str(each.message).startswith("keras-par")],
+    }
+
+
+class Losses(keras.callbacks.Callback):
+    """Gives callbacks after it these losses instead of an epoch's own, so that it is known which is best."""
+
+    reads_own_logs = True
+
+    def __init__(self, losses: list[float]):
+        super().__init__()
+        self._losses = losses
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["loss"] = self._losses[epoch]
+
+
+def fit_with_losses(folder: str, losses: list[float], **options) -> list[str]:
+    """The checkpoints in a folder after epochs with these losses."""
+    import keras_par as kp
+
+    checkpoint = kp.callbacks.RankCheckpoint(folder, **options)
+    with kp.DataParallel().scope():
+        trained = smooth_model()
+    trained.fit(**DATA["arrays"](), epochs=len(losses), verbose=0, callbacks=[Losses(losses), checkpoint])
+    return sorted(path.stem for path in checkpoint.checkpoints())
+
+
+def by_the_clock(folder: str, seconds: float, pause: float) -> tuple[list[str], float]:
+    """The checkpoints written by rank 0's clock in steps of at least `pause` seconds, and how long it took."""
+    import time
+
+    import keras_par as kp
+
+    checkpoint = kp.callbacks.RankCheckpoint(folder, every=10**6, every_seconds=seconds, keep=None, asynchronous=False)
+    sleep = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: time.sleep(pause))
+    times = []
+    clock = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: times.append(time.monotonic()),
+        on_train_end=lambda logs: times.append(time.monotonic()),
+    )
+    with kp.DataParallel().scope():
+        trained = smooth_model()
+    trained.fit(**DATA["arrays"](), epochs=25, verbose=0, callbacks=[checkpoint, sleep, clock])
+    return [path.stem for path in checkpoint.checkpoints()], times[1] - times[0]
+
+
+def slow_disk(folder: str, seconds: float) -> dict:
+    """How long the callback held up a step where each file takes `seconds` to write, and what was written."""
+    import time
+    from unittest import mock
+
+    import keras_par as kp
+    from keras_par.checkpoint import writer
+
+    write, lengths = writer.write_arrays, []
+
+    def slowly(path, arrays):
+        time.sleep(seconds)
+        return write(path, arrays)
+
+    class Timed(kp.callbacks.RankCheckpoint):
+        def on_train_batch_end(self, batch, logs=None):
+            begin = time.monotonic()
+            super().on_train_batch_end(batch, logs)
+            lengths.append(time.monotonic() - begin)
+
+    checkpoint = Timed(folder, every=1)
+    with mock.patch.object(writer, "write_arrays", slowly), kp.DataParallel().scope():
+        trained = smooth_model()
+        trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[checkpoint])
+    return {"longest save": max(lengths), "names": [path.stem for path in checkpoint.checkpoints()]}
+
+
+def full_disk(folder: str, rank: int) -> None:
+    """Trains where one rank's disk is full."""
+    import errno
+    import os
+    from unittest import mock
+
+    import keras_par as kp
+    from keras_par.checkpoint import files
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    patch = mock.patch.object(files.np, "savez", full) if kp.rank() == rank else contextlib.nullcontext()
+    with patch, kp.DataParallel().scope():
+        trained = smooth_model()
+        trained.fit(**DATA["arrays"](), epochs=2, verbose=0, callbacks=[kp.callbacks.RankCheckpoint(folder)])

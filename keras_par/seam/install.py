@@ -10,7 +10,17 @@ def install() -> None:
         RuntimeError: this Keras is not supported.
     """
     private.check()
-    from keras_par.seam import binding, devices, epoch, loss, metrics, normalization, optimizer, trainer
+    from keras_par.seam import (
+        binding,
+        devices,
+        epoch,
+        loss,
+        metrics,
+        normalization,
+        optimizer,
+        stock_callbacks,
+        trainer,
+    )
 
-    for part in (binding, devices, loss, metrics, normalization, optimizer, epoch, trainer):
+    for part in (binding, devices, loss, metrics, normalization, optimizer, epoch, trainer, stock_callbacks):
         part.install()

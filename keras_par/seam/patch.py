@@ -13,3 +13,13 @@ def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
     replacement: Any = functools.wraps(original)(make(original))
     replacement._keras_par = True
     setattr(owner, name, replacement)
+
+
+def wrap_property(owner: type, name: str, make: Callable[[Callable], Callable]) -> None:
+    """Replaces the getter of the property `owner.name` by `make(getter)`; does nothing if that was done before."""
+    getter = vars(owner)[name].fget
+    if getattr(getter, "_keras_par", False):
+        return
+    replacement: Any = functools.wraps(getter)(make(getter))
+    replacement._keras_par = True
+    setattr(owner, name, property(replacement))

@@ -31,6 +31,8 @@ PRIVATE_NAMES = (
     ("keras.src.trainers.data_adapters", "array_data_adapter.ArrayDataAdapter", "to cut arrays before copying rows"),
     ("keras.src.trainers.data_adapters", "array_slicing.convert_to_sliceable", "the same"),
     ("keras.src.trainers.data_adapters", "tf_dataset_adapter.TFDatasetAdapter", "to know the kind of input"),
+    ("keras.src.trainers.data_adapters", "torch_data_loader_adapter.TorchDataLoaderAdapter", "the same"),
+    ("keras.src.trainers.data_adapters", "py_dataset_adapter.PyDatasetAdapter", "to shuffle alike on all ranks"),
     ("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply", "to reduce inside the update"),
     ("keras.src.optimizers.base_optimizer", "BaseOptimizer.scale_loss", "to weight a loss by its rows"),
     ("keras.src.optimizers.base_optimizer", "BaseOptimizer._clip_gradients", "runs once an update, before clipping"),
@@ -43,14 +45,25 @@ PRIVATE_NAMES = (
     ("keras.src", "backend.compute_output_spec", "to build a model from the types of its inputs"),
     ("keras.src.utils.tracking", "DotNotTrackScope", "to replace the loss tracker by one that keeps the newest loss"),
     ("keras.src.distribution.distribution_lib", "DataParallel", "to recognize the stock strategy"),
+    ("keras.src.callbacks.model_checkpoint", "ModelCheckpoint._save_model", "to save on one rank"),
+    ("keras.src.callbacks.backup_and_restore", "BackupAndRestore._save_model", "the same"),
+    ("keras.src.callbacks.tensorboard", "TensorBoard._train_writer", "to write on one rank"),
+    ("keras.src.callbacks.tensorboard", "TensorBoard._val_writer", "the same"),
+    ("keras.src.callbacks.tensorboard", "TensorBoard._start_trace", "to profile one rank"),
+    ("keras.src.utils", "file_utils.File", "callbacks write by it"),
+    ("keras.src.utils", "file_utils.makedirs", "the same"),
+    ("keras.src.utils", "file_utils.copy", "the same"),
+    ("keras.src.utils", "file_utils.remove", "the same"),
+    ("keras.src.utils", "file_utils.rmtree", "the same"),
+    ("keras.src.utils", "io_utils.print_msg", "callbacks print by it"),
 )
 
 # (what makes an instance, the attributes its __init__ must set, why they are needed)
 PRIVATE_ATTRIBUTES = (
     (
         lambda: keras.Sequential(name="probe"),
-        ("_loss_tracker", "_compile_loss", "_compile_metrics", "_jit_compile"),
-        "to track the newest loss, to build losses and metrics, and to keep collectives out of XLA",
+        ("_loss_tracker", "_compile_loss", "_compile_metrics", "_jit_compile", "_initial_epoch"),
+        "to track the newest loss, to build losses and metrics, to keep collectives out of XLA, and to resume together",
     ),
     (
         lambda: keras.layers.Layer(name="probe"),
@@ -64,8 +77,16 @@ PRIVATE_ATTRIBUTES = (
     ),
     (
         lambda: find("keras.src.trainers.epoch_iterator", "EpochIterator")(np.zeros([1, 1])),
-        ("_epoch_iterator", "_current_iterator", "_interrupted_warning"),
-        "to end data of unknown length on all ranks together",
+        (
+            "_enumerate_iterator",
+            "_epoch_iterator",
+            "_current_iterator",
+            "_get_iterator",
+            "_interrupted_warning",
+            "_num_batches",
+            "_steps_seen",
+        ),
+        "to end data of unknown length on all ranks together, and to begin in the middle of an epoch",
     ),
 )
 

@@ -1,7 +1,7 @@
 """One call of `fit`, `evaluate` or `predict` on all ranks together: what they agree on before, during and after."""
 
 import contextvars
-import warnings
+import dataclasses
 from typing import Any, Literal
 
 import keras
@@ -9,11 +9,17 @@ import tensorflow as tf
 from keras.callbacks import BackupAndRestore, History, ModelCheckpoint, ProgbarLogger, TensorBoard
 
 from keras_par.comm.agreement import AgreedValueError, exchange
+from keras_par.comm.broadcast import broadcast_variables
 from keras_par.seam import metrics
-from keras_par.seam.binding import Binding
-from keras_par.seam.input import Source, global_seed
+from keras_par.seam.arrays import global_seed
+from keras_par.seam.binding import Binding, optimizers_of
+from keras_par.seam.input import Source
 from keras_par.seam.prepare import prepare
+from keras_par.seam.same_data import warn_if_unequal
+from keras_par.seam.shards import Remainder
+from keras_par.seam.writers import warn_of_other_paths
 
+End = Literal["same", "agree", "fill up"]
 Kind = Literal["fit", "evaluate", "predict", "train_on_batch", "test_on_batch"]
 
 
@@ -26,15 +32,24 @@ class Run:
         kind: the method called.
         settings: arguments that must be equal on all ranks, as JSON can carry them.
         logs_each_step: True if something on this rank reads the logs of single steps.
+        files: `writers.places` of this rank's callbacks; all ranks' are in `heard` once an input is open.
     """
 
     def __init__(
-        self, model: keras.Model, binding: Binding, kind: Kind, settings: dict[str, Any], logs_each_step: bool
+        self,
+        model: keras.Model,
+        binding: Binding,
+        kind: Kind,
+        settings: dict[str, Any],
+        logs_each_step: bool,
+        files: dict[str, str | None] | None = None,
     ):
         self.model, self.binding, self.kind = model, binding, kind
         self.communicator = binding.communicator
         self.settings = settings
         self.logs_each_step = logs_each_step
+        self.files = files or {}
+        self.heard: list[dict[str, str | None]] = []
         self._started = False
 
     def __enter__(self) -> "Run":
@@ -44,8 +59,13 @@ class Run:
     def __exit__(self, *error) -> None:
         _current.reset(self._token)
 
-    def open(self, source: Source) -> tuple[tf.data.Dataset, bool]:
-        """This rank's dataset of an input all ranks were given, and whether its end must be agreed on.
+    @property
+    def remainder(self) -> Remainder:
+        """What happens to odd rows of the input that is opened next; only training data may be changed by it."""
+        return self.binding.options.remainder if self.kind == "fit" and not self._started else "exact"
+
+    def open(self, source: Source) -> "Opened":
+        """This rank's dataset of an input all ranks were given, and how its epochs end.
 
         The first input of a call also prepares the model. Costs two all-gathers of a few bytes, and those of
         `prepare`.
@@ -56,21 +76,32 @@ class Run:
         answers = exchange(
             self.communicator, "kp.run", self._describe(source), source.complaint(self.communicator.size)
         )
-        require_equal(self.kind, answers)
+        require_equal(self.kind, answers, unequal="batches" if source.is_sharded else None)
         self.logs_each_step = any(answer["logs_each_step"] for answer in answers)
+        if not self._started:
+            self.heard = [answer["files"] for answer in answers]
+            warn_of_other_paths(self.communicator, self.heard)
+        warn_if_unequal(self.communicator, [answer["rows"] for answer in answers], "there are other arrays")
         seeds = [answer["seed"] for answer in answers]
         shuffle_seed = seeds[0] if len(set(seeds)) > 1 else None
-        if shuffle_seed is not None and source.is_shared_dataset and self.communicator.rank == 0:
-            warnings.warn(
-                f"keras-par: the ranks' TensorFlow seeds differ ({seeds}), so that a tf.data.Dataset that shuffles "
-                "gives each rank another order and rows are read twice or never: set the same seed on all ranks.",
-                stacklevel=2,
-            )
-        dataset = source.dataset(self.communicator.size, self.communicator.rank, shuffle_seed)
+        dataset = source.dataset(self.communicator.size, self.communicator.rank, shuffle_seed, answers[0]["order"])
         if not self._started and (self.kind == "fit" or not self.binding.prepared):
             prepare(self.model, self.binding, dataset.element_spec, only_predict=self.kind == "predict")
         self._started = True
-        return dataset, any(answer["may_end_unannounced"] for answer in answers)
+        counts = [answer["batches"] for answer in answers]
+        unannounced = any(answer["may_end_unannounced"] for answer in answers)
+        uneven = source.is_sharded and (unannounced or len(set(counts)) > 1)
+        return Opened(
+            dataset,
+            None if None in counts else max(counts),
+            "fill up" if uneven else "agree" if unannounced else "same",
+        )
+
+    def same_so_far(self, source: Source, num_batches: int) -> None:
+        """Warns if the ranks have read different data. Costs two all-gathers of a few bytes."""
+        if source.digest is not None:
+            read = self.communicator.all_gather_object(source.digest.after(num_batches), "kp.same_data")
+            warn_if_unequal(self.communicator, read, f"after {read[0][0]} batch(es) the dataset has given other rows")
 
     def open_batch(self, batch) -> None:
         """Prepares the model before its first `train_on_batch` or `test_on_batch`, whose `batch` is global."""
@@ -87,10 +118,21 @@ class Run:
         [most] = self.communicator.all_reduce([tf.constant(int(flag))], "kp.any", "max")
         return bool(most)
 
+    def share_learning_rates(self) -> None:
+        """Gives all ranks the learning rates of rank 0. Costs one broadcast of a few bytes."""
+        variables = [variable for each in optimizers_of(self.model) for variable in each.variables]
+        rates = [variable for variable in variables if variable.name == "learning_rate"]
+        broadcast_variables(rates, communicator=self.communicator)
+
     def fewest(self, count: int) -> int:
         """The smallest of the ranks' `count`s. Costs one all-reduce of a scalar."""
         [least] = self.communicator.all_reduce([tf.constant(count)], "kp.fewest", "min")
         return int(least)
+
+    def most(self, count: int) -> int:
+        """The largest of the ranks' `count`s. Costs one all-reduce of a scalar."""
+        [largest] = self.communicator.all_reduce([tf.constant(count)], "kp.most", "max")
+        return int(largest)
 
     def _describe(self, source: Source) -> dict[str, Any]:
         return {
@@ -101,7 +143,10 @@ class Run:
             "sharded": source.is_sharded,
             "may_end_unannounced": source.may_end_unannounced,
             "logs_each_step": self.logs_each_step,
+            "files": self.files,
             "seed": global_seed(),
+            "order": source.order if self.communicator.rank == 0 else None,
+            "rows": source.checksum(),
         }
 
 
@@ -113,21 +158,39 @@ def current() -> Run | None:
     return _current.get()
 
 
-NEED_NOT_BE_EQUAL = ("may_end_unannounced", "logs_each_step", "seed")
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """This rank's dataset, the batches of an epoch on the rank that has most (None: unknown), and how epochs end.
+
+    "same": all ranks have as many batches. "agree": the ranks ask each other whether all have one more, and end with
+    the first that has none. "fill up": they end with the last, and ranks without a batch take part with no rows.
+    """
+
+    dataset: tf.data.Dataset
+    num_batches: int | None
+    end: End
 
 
-def require_equal(kind: Kind, answers: list[dict[str, Any]]) -> None:
-    """Raises the same ValueError on every rank if the ranks' answers differ in what would make them part ways."""
+NEED_NOT_BE_EQUAL = ("may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows")
+
+
+def require_equal(kind: Kind, answers: list[dict[str, Any]], unequal: str | None = None) -> None:
+    """Raises the same ValueError on every rank if the ranks' answers differ in what would make them part ways.
+
+    Args:
+        kind: the method called.
+        answers: one for each rank.
+        unequal: a key whose values may differ.
+    """
     for key in answers[0]:
-        if key in NEED_NOT_BE_EQUAL:
+        if key in NEED_NOT_BE_EQUAL or key == unequal:
             continue
         values = [answer.get(key) for answer in answers]
         other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
         if other is None:
             continue
         advice = (
-            "shard the data with kp.data.shard(..., remainder='wrap'), which gives every rank as many, or set "
-            "steps_per_epoch"
+            "give all ranks the same data, or shard it with kp.data.shard, so that fit knows that each has its own"
             if key == "batches"
             else "call it with the same arguments on every rank"
         )
@@ -155,9 +218,23 @@ def is_quiet(callback: keras.callbacks.Callback, mode: Literal["train", "test"])
 
 
 class StopTogether(keras.callbacks.Callback):
-    """Stops all ranks as soon as a callback on one of them asks for it, so that none goes on alone."""
+    """Stops all ranks as soon as a callback on one of them asks for it, so that none goes on alone.
+
+    It comes after the user's callbacks. Epochs begin with rank 0's learning rates, and `fit` returns when all ranks'
+    callbacks are done, so that what one of them writes is complete.
+    """
 
     reads_own_logs = True
+
+    def on_epoch_begin(self, epoch, logs=None):
+        run = current()
+        if run is not None:
+            run.share_learning_rates()
+
+    def on_train_end(self, logs=None):
+        run = current()
+        if run is not None:
+            run.communicator.barrier("kp.train_end")
 
     def on_train_batch_end(self, batch, logs=None):
         run = current()

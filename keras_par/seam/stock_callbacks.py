@@ -1,0 +1,167 @@
+"""Keras's own callbacks on several ranks: all run the same code and decide alike, but one rank writes.
+
+On the other ranks, what such a callback writes by Keras's functions goes nowhere. Code of users' own, in subclasses
+too, is left alone, except where Keras's methods call it.
+"""
+
+import contextlib
+import contextvars
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.callbacks import BackupAndRestore, RemoteMonitor, TensorBoard
+from keras.src.utils import file_utils, io_utils
+
+from keras_par.seam import run as runs
+from keras_par.seam import writers
+from keras_par.seam.patch import wrap, wrap_property
+from keras_par.seam.prepare import separate_seeds, take_state_of_rank_0
+from keras_par.seam.state import is_partial, state_of
+
+_acting: contextvars.ContextVar[Any] = contextvars.ContextVar("keras_par_acting", default=None)  # a stock callback
+
+
+def install() -> None:
+    """Wraps the stock callbacks' methods, and the functions by which they write."""
+    wrap(BackupAndRestore, "on_train_begin", restore_together)
+    wrap(RemoteMonitor, "on_epoch_end", only_where_written)
+    wrap(TensorBoard, "_start_trace", only_where_written)
+    wrap_property(TensorBoard, "_train_writer", no_writer)
+    wrap_property(TensorBoard, "_val_writer", no_writer)
+    for kind in writers.STOCK:
+        for name in vars(kind):
+            if name.startswith("on_") or name in ("set_model", "_save_model"):
+                wrap(kind, name, acting)
+    for name in ("save", "save_weights"):
+        wrap(keras.Model, name, saves_once)
+    for name in ("makedirs", "copy", "remove", "rmtree"):
+        wrap(file_utils, name, nothing)
+    wrap(file_utils, "File", into_nothing)
+    wrap(io_utils, "print_msg", nothing)
+
+
+def is_written_elsewhere(callback: keras.callbacks.Callback | None) -> bool:
+    """True inside a run in which a lower rank writes what this callback writes."""
+    run = runs.current()
+    return run is not None and writers.is_written_before(callback, run.communicator.rank, run.heard)
+
+
+def acting(original):
+    """Lets the functions that a stock callback's method calls know for whom they work."""
+
+    def replacement(self, *args, **kwargs):
+        token = _acting.set(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _acting.reset(token)
+
+    return replacement
+
+
+def only_where_written(original):
+    """Leaves a callback's method out on ranks where another one writes."""
+
+    def replacement(self, *args, **kwargs):
+        return None if is_written_elsewhere(self) else original(self, *args, **kwargs)
+
+    return replacement
+
+
+def nothing(original):
+    """Does nothing if a callback calls it whose files another rank writes."""
+
+    def replacement(*args, **kwargs):
+        return None if is_written_elsewhere(_acting.get()) else original(*args, **kwargs)
+
+    return replacement
+
+
+def into_nothing(original):
+    """Opens the system's empty file instead, if a callback calls it whose files another rank writes."""
+
+    def replacement(path, *args, **kwargs):
+        return original(os.devnull if is_written_elsewhere(_acting.get()) else path, *args, **kwargs)
+
+    return replacement
+
+
+def no_writer(getter):
+    """TensorBoard's writer is one that writes nothing where another rank writes."""
+
+    def replacement(self):
+        return tf.summary.create_noop_writer() if is_written_elsewhere(self) else getter(self)
+
+    return replacement
+
+
+def saves_once(original):
+    """Saves a model on one rank for a stock callback, with gradients accumulated on all ranks.
+
+    Where a class of Keras's itself saves, which all ranks do alike, that costs one all-reduce of the gradients that
+    are accumulated, if there are any; a subclass saves what the writing rank has.
+    """
+
+    def replacement(self, *args, **kwargs):
+        run, callback = runs.current(), _acting.get()
+        if run is None or callback is None:
+            return original(self, *args, **kwargs)
+        alike = type(callback) in writers.STOCK and run.model is self and writers.is_everywhere(callback, run.heard)
+        with whole_accumulators(run) if alike else contextlib.nullcontext():
+            return None if is_written_elsewhere(callback) else original(self, *args, **kwargs)
+
+    return replacement
+
+
+@contextlib.contextmanager
+def whole_accumulators(run: runs.Run) -> Iterator[None]:
+    """Within, the gradients accumulated so far are those of all ranks. Costs one all-reduce of them, for each dtype."""
+    partial = [variable for variable in state_of(run.model) if is_partial(variable)]
+    own = [tf.identity(variable.value) for variable in partial]
+    dtypes: defaultdict[str, list[int]] = defaultdict(list)
+    for i, variable in enumerate(partial):
+        dtypes[variable.dtype].append(i)
+    for dtype, members in dtypes.items():
+        totals = run.communicator.all_reduce([own[i] for i in members], f"kp.accumulators.{dtype}")
+        for i, total in zip(members, totals, strict=True):
+            partial[i].assign(total)
+    try:
+        yield
+    finally:
+        for variable, value in zip(partial, own, strict=True):
+            variable.assign(value)
+
+
+def restore_together(original):
+    """Restores rank 0's backup on all ranks, of which the others look at no file.
+
+    Costs two all-gathers of a few bytes, and one broadcast for each 64 MB of state.
+    """
+
+    def replacement(self, logs=None):
+        run = runs.current()
+        if run is None or self.model is not run.model:
+            original(self, logs)
+            return
+        model, communicator = run.model, run.communicator
+        if communicator.rank == 0:
+            original(self, logs)
+        optimizer = model.optimizer
+        own = [model._initial_epoch, optimizer is not None and optimizer.built]
+        model._initial_epoch, built = communicator.all_gather_object(own, "kp.restored")[0]
+        if built and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        take_state_of_rank_0(communicator, state_of(model), whole=True)
+        separate_seeds(communicator, model)
+
+    return replacement
+
+
+def acts_on_all_ranks(callback: keras.callbacks.Callback) -> str | None:
+    """What a callback that must be on every rank is called, None for others."""
+    named = getattr(callback, "acts_on_all_ranks", None)
+    return named or ("BackupAndRestore" if isinstance(callback, BackupAndRestore) else None)

@@ -1,0 +1,209 @@
+"""What RankCheckpoint writes, and that nothing else is taken for it: one sentence, no file touched, no pickle read."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_par.checkpoint import manifest as manifests
+from tests import checkpoint_tasks
+from tests.ranks.pool import Failure
+
+
+@pytest.fixture(scope="module")
+def written(ranks, tmp_path_factory) -> Path:
+    """A folder with the checkpoints of 2 ranks after epochs 1 and 2, and their weights in a file."""
+    folder = tmp_path_factory.mktemp("written")
+    ranks(2).run(checkpoint_tasks.fit, folder=str(folder), data="arrays", epochs=2, every="epoch")
+    return folder
+
+
+@pytest.fixture
+def copy(written, tmp_path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "copy"))
+
+
+def rewrite(folder: Path, change) -> None:
+    """Changes the newest manifest's document and makes its checksum right again."""
+    path = folder / "CKP-2_5.json"
+    document = json.loads(path.read_text())
+    change(document)
+    document["checksum"] = manifests.checksum(document["checkpoint"])
+    path.write_text(json.dumps(document))
+
+
+def truncated(folder: Path):
+    path = folder / "rank.0/CKP-2_5.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flipped(folder: Path):
+    path = folder / "rank.1/CKP-2_5.npz"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def missing(folder: Path):
+    (folder / "rank.1/CKP-2_5.npz").unlink()
+
+
+def half_a_manifest(folder: Path):
+    path = folder / "CKP-2_5.json"
+    path.write_text(path.read_text()[:500])
+
+
+def edited_manifest(folder: Path):
+    path = folder / "CKP-2_5.json"
+    path.write_text(path.read_text().replace('"epoch": 2', '"epoch": 3'))
+
+
+def foreign(folder: Path):
+    (folder / "CKP-2_5.json").write_text('{"model": "something else"}')
+
+
+def newer(folder: Path):
+    rewrite(folder, lambda document: document.update(version=2))
+
+
+def pickled(folder: Path):
+    """A file whose checksum is right and which holds an object that only pickle could load."""
+    path = folder / "rank.0/CKP-2_5.npz"
+    np.savez(path, **{"model/dense#0/kernel#0": np.array([print], dtype=object)})
+    data = path.read_bytes()
+    about = {"path": "rank.0/CKP-2_5.npz", "num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    rewrite(folder, lambda document: document["checkpoint"]["files"].__setitem__(0, about))
+
+
+DAMAGES = {
+    truncated: ("is damaged, its file rank.0/CKP-2_5.npz has", "use an older one"),
+    flipped: ("is damaged, its file rank.1/CKP-2_5.npz does not fit its checksum", "use an older one"),
+    missing: ("is damaged, its file rank.1/CKP-2_5.npz cannot be read", "use an older one"),
+    half_a_manifest: ("is damaged, its manifest cannot be read", "use an older one"),
+    edited_manifest: ("is damaged, its manifest does not fit its checksum", "use an older one"),
+    foreign: ("is no checkpoint of keras-par", "keras-par checkpoint"),
+    newer: ("has format 2, but this version of keras-par reads up to 1", "update keras-par"),
+    pickled: ("is damaged, its file rank.0/CKP-2_5.npz holds no arrays", "use an older one"),
+}
+
+
+def contents(folder: Path) -> dict:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_what_is_damaged_is_refused_and_left_alone(damage, copy, ranks):
+    damage(copy)
+    before = contents(copy)
+    [failure] = ranks(1).attempt(checkpoint_tasks.load, path=str(copy / "CKP-2_5.json"))
+    assert isinstance(failure, Failure)
+    what, advice = DAMAGES[damage]
+    assert failure.kind == "CheckpointError"
+    assert failure.message.startswith("keras-par: ")
+    assert what in failure.message and advice in failure.message and "CKP-2_5" in failure.message
+    assert "\n" not in failure.message
+    assert contents(copy) == before
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_resuming_takes_the_one_before_and_warns(damage, copy, ranks):
+    damage(copy)
+    results = ranks(2).run(checkpoint_tasks.resume_only, folder=str(copy))
+    assert [result["from"] for result in results] == ["CKP-1_5", "CKP-1_5"]
+    first, second = (result["warnings"] for result in results)
+    assert any(DAMAGES[damage][0] in message for message in first), first
+    assert second == []
+
+
+def test_nothing_whole_is_an_error_on_every_rank_not_a_new_start(copy, ranks):
+    for path in copy.rglob("*.npz"):
+        path.write_bytes(b"")
+    results = ranks(2).attempt(checkpoint_tasks.resume_only, folder=str(copy))
+    assert all(isinstance(result, Failure) for result in results) and len(results) == 2
+    assert results[0].message == results[1].message
+    assert "none of the checkpoints 'CKP-*'" in results[0].message
+
+
+def test_a_checkpoint_of_another_model_is_refused_on_every_rank(copy, ranks):
+    results = ranks(2).attempt(checkpoint_tasks.fit, folder=str(copy), data="arrays", smooth=True)
+    assert all(isinstance(result, Failure) for result in results) and len(results) == 2
+    assert results[0].message == results[1].message
+    assert "the checkpoint does not fit the model: it has 'batch_normalization/gamma'" in results[0].message
+
+
+@pytest.mark.parametrize("path", ["", "CKP-2_5", "CKP-2_5.json", "CKP-1_5"])
+def test_load_checkpoint_in_one_process_without_horovod(path, written, ranks):
+    [result] = ranks(1).run(checkpoint_tasks.load, path=str(written / path))
+    assert result["name"] == (path.removesuffix(".json") or "CKP-2_5")
+    assert (result["epoch"], result["step"]) == (int(result["name"][4]), 0)
+    [trained, _] = ranks(2).run(
+        checkpoint_tasks.fit,
+        folder=str(written.parent / f"until {result['epoch']}"),
+        data="arrays",
+        epochs=result["epoch"],
+        every="epoch",
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(result["weights"], trained["weights"], strict=True))
+
+
+def test_there_is_no_checkpoint_is_a_sentence(tmp_path, ranks):
+    for path in (tmp_path, tmp_path / "none"):
+        [failure] = ranks(1).attempt(checkpoint_tasks.load, path=str(path))
+        assert isinstance(failure, Failure) and "keras-par: there is no checkpoint" in failure.message
+
+
+def test_only_the_best_is_kept(ranks, tmp_path):
+    options = {"save_best_only": True, "monitor": "loss", "every": "epoch", "keep": None}
+    first, second = ranks(2).run(
+        checkpoint_tasks.fit_with_losses, folder=str(tmp_path), losses=[3, 5, 2, 4, 1], **options
+    )
+    assert first == second == ["CKP-1_5", "CKP-3_5", "CKP-5_5"]
+    # A resumed run knows what was best before.
+    first, second = ranks(2).run(checkpoint_tasks.fit_with_losses, folder=str(tmp_path), losses=[4, 0.5], **options)
+    assert first == second == ["CKP-1_5", "CKP-2_5", "CKP-3_5", "CKP-5_5"]
+
+
+def test_by_the_clock_of_rank_0_on_all_ranks(ranks, tmp_path):
+    results = ranks(2).run(checkpoint_tasks.by_the_clock, folder=str(tmp_path), seconds=0.4, pause=0.02)
+    names, seconds = zip(*results, strict=True)
+    assert names[0] == names[1]
+    assert seconds[0] / 0.4 / 2 - 1 <= len(names[0]) <= seconds[0] / 0.4 + 1, results
+
+
+def test_writing_does_not_keep_a_step_waiting(ranks, tmp_path):
+    for result in ranks(2).run(checkpoint_tasks.slow_disk, folder=str(tmp_path), seconds=1.0):
+        assert result["longest save"] < 0.5, result  # the disk takes a second
+        assert result["names"] == ["CKP-1_1", "CKP-1_5"]  # what fell due meanwhile was left out
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_full_disk_on_one_rank_ends_all_with_a_sentence(rank, ranks, tmp_path):
+    results = ranks(2).attempt(checkpoint_tasks.full_disk, folder=str(tmp_path), rank=rank)
+    assert all(isinstance(result, Failure) for result in results) and len(results) == 2
+    assert results[0].message == results[1].message
+    assert (
+        f"rank.{rank}/CKP-1_5.npz' cannot be written (No space left on device). (on rank {rank})" in results[0].message
+    )
+    assert not list(tmp_path.glob("*.json"))
+
+
+WRONG = {
+    "every": ({"every": 0}, "every=0"),
+    "seconds": ({"every_seconds": 0}, "every_seconds=0"),
+    "keep": ({"keep": 0}, "keep=0"),
+    "prefix": ({"prefix": "a/b"}, "prefix='a/b'"),
+    "best": ({"save_best_only": True, "every": 3}, "compares whole epochs"),
+    "mode": ({"save_best_only": True, "mode": "best"}, "mode='best'"),
+    "monitor": ({"save_best_only": True, "monitor": "val_thing"}, "does not tell whether less is better"),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_arguments_that_cannot_be_are_refused(which, ranks, tmp_path):
+    options, sentence = WRONG[which]
+    for failure in ranks(2).attempt(checkpoint_tasks.fit, **{"folder": str(tmp_path), "data": "arrays", **options}):
+        assert isinstance(failure, Failure)
+        assert failure.kind == "ValueError" and sentence in failure.message

@@ -1,0 +1,411 @@
+"""Keras's own callbacks under a strategy: rank 0 writes what one process would have written, all decide alike."""
+
+import contextlib
+import csv
+import http.server
+import json
+import threading
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import stock_callback_tasks as tasks
+from tests.compare import log_distance, relative_distance
+from tests.jobs import start, write_script
+from tests.ranks.pool import Failure
+
+SIZES = [2, 4]
+
+
+def both(ranks, plain, size, folder, callbacks, **options):
+    """What each rank and one process return from the same training, in `<folder>/ranks` and `<folder>/plain`."""
+    [twin] = plain.run(tasks.fit, folder=str(folder / "plain"), callbacks=callbacks, distributed=False, **options)
+    results = ranks(size).run(tasks.fit, folder=str(folder / "ranks"), callbacks=callbacks, **options)
+    assert len(results) == size
+    for result in results:
+        assert result["logs"] == results[0]["logs"]
+        assert log_distance(result["logs"], twin["logs"]) < 1e-5
+    return results, twin
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def only_rank_0_wrote(folder: Path, size: int) -> None:
+    """Rank 0 has the files that one process has, the others have none."""
+    assert files(folder / "ranks/rank0") == files(folder / "plain/rank0") != []
+    for rank in range(1, size):
+        assert list((folder / f"ranks/rank{rank}").iterdir()) == []
+
+
+def weights_in(path: Path) -> list:
+    """All arrays of a weights file, by name."""
+    found = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
+    return [found[name] for name in sorted(found)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("options", [{}, {"append": True, "separator": ";"}])
+def test_csv_logger(size, options, ranks, plain, tmp_path):
+    separator = options.get("separator", ",")
+    both(ranks, plain, size, tmp_path, [("CSVLogger", {"filename": "log.csv", **options})], times=2)
+    only_rank_0_wrote(tmp_path, size)
+    ours, theirs = (
+        list(csv.reader((tmp_path / kind / "rank0/log.csv").read_text().splitlines(), delimiter=separator))
+        for kind in ("ranks", "plain")
+    )
+    assert ours[0] == theirs[0] == ["epoch", "accuracy", "loss", "val_accuracy", "val_loss"]
+    assert len(ours) == len(theirs) == (9 if options else 5)
+    for mine, other in zip(ours[1:], theirs[1:], strict=True):
+        assert [float(value) for value in mine] == pytest.approx([float(value) for value in other], rel=1e-5)
+
+
+CHECKPOINTS = {
+    "epochs": {"filepath": "sub/{epoch}.weights.h5", "save_weights_only": True},
+    "best": {"filepath": "best.weights.h5", "save_weights_only": True, "save_best_only": True, "verbose": 1},
+    "best-by-name": {
+        "filepath": "{epoch}-{val_loss:.3f}.weights.h5",
+        "save_weights_only": True,
+        "save_best_only": True,
+    },
+    "steps": {"filepath": "{epoch}-{batch}.weights.h5", "save_weights_only": True, "save_freq": 3},
+    "best-of-steps": {
+        "filepath": "{epoch}-{batch}.weights.h5",
+        "save_weights_only": True,
+        "save_freq": 6,
+        "save_best_only": True,
+        "monitor": "loss",
+        "mode": "min",
+    },
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("which", CHECKPOINTS)
+def test_model_checkpoint(which, size, ranks, plain, tmp_path):
+    results, twin = both(ranks, plain, size, tmp_path, [("ModelCheckpoint", CHECKPOINTS[which])])
+    only_rank_0_wrote(tmp_path, size)
+    for name in files(tmp_path / "ranks/rank0"):
+        ours, theirs = (weights_in(tmp_path / kind / "rank0" / name) for kind in ("ranks", "plain"))
+        assert relative_distance(ours, theirs) < 1e-6, name
+    for result in results:
+        assert result["decisions"] == results[0]["decisions"]
+    if "save_best_only" in CHECKPOINTS[which]:
+        assert results[0]["decisions"][0]["best"] == pytest.approx(twin["decisions"][0]["best"], rel=1e-5)
+
+
+def test_model_checkpoint_speaks_on_rank_0_only(ranks, plain, tmp_path):
+    results, twin = both(ranks, plain, 2, tmp_path, [("ModelCheckpoint", CHECKPOINTS["best"])])
+    assert (
+        results[0]["printed"].count("saving model to best.weights.h5") == twin["printed"].count("saving model to") > 0
+    )
+    assert results[1]["printed"] == ""
+
+
+def test_model_checkpoint_of_a_whole_model(ranks, plain, tmp_path):
+    [result, _], twin = both(ranks, plain, 2, tmp_path, [("ModelCheckpoint", {"filepath": "model.keras"})])
+    only_rank_0_wrote(tmp_path, 2)
+    [loaded] = plain.run(tasks.weights_of, path=str(tmp_path / "ranks/rank0/model.keras"))
+    for ours, theirs in zip(loaded, result["weights"], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert relative_distance(loaded, twin["weights"]) < 1e-6
+
+
+def test_files_are_complete_when_fit_returns_on_any_rank(ranks, tmp_path):
+    """The ranks' folders are one here."""
+    for rank in range(2):
+        tmp_path.joinpath(f"rank{rank}").symlink_to(tmp_path / "shared")
+    tmp_path.joinpath("shared").mkdir()
+    callbacks = [
+        ("ModelCheckpoint", CHECKPOINTS["epochs"]),
+        ("TensorBoard", {}),
+        ("CSVLogger", {"filename": "log.csv"}),
+    ]
+    first, second = ranks(2).run(tasks.fit, folder=str(tmp_path), callbacks=[*callbacks, ("SlowEnd", {})])
+    assert first["files"] == second["files"]
+    assert len(first["files"]) == 4 + 2 + 1 + 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("options", [{}, {"update_freq": 1, "histogram_freq": 2, "write_images": True}])
+def test_tensorboard(size, options, ranks, plain, tmp_path):
+    both(ranks, plain, size, tmp_path, [("TensorBoard", options)])
+    for rank in range(1, size):
+        assert list((tmp_path / f"ranks/rank{rank}").iterdir()) == []
+    for part in ("train", "validation"):
+        ours, theirs = (events(tmp_path / kind / "rank0/logs" / part) for kind in ("ranks", "plain"))
+        assert ours.keys() == theirs.keys()
+        assert len(ours) > 3
+        for key in theirs:
+            assert np.shape(ours[key]) == np.shape(theirs[key])
+            if "histogram" not in key[0] and ours[key].dtype != object:
+                np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-5, atol=1e-6, err_msg=str(key))
+
+
+def events(folder: Path) -> dict:
+    """The values in a folder's one event file, by tag and step."""
+    [path] = folder.iterdir()
+    found = {}
+    for record in tf.data.TFRecordDataset(str(path)):
+        event = tf.compat.v1.Event.FromString(record.numpy())
+        for value in event.summary.value:
+            assert (value.tag, event.step) not in found
+            found[value.tag, event.step] = tf.make_ndarray(value.tensor)
+    return found
+
+
+def test_tensorboard_profiles_rank_0(ranks, tmp_path):
+    callbacks = [("TensorBoard", {"profile_batch": (2, 4)})]
+    results = ranks(2).run(tasks.fit, folder=str(tmp_path), callbacks=callbacks)
+    assert len(results) == 2
+    assert [name for name in files(tmp_path / "rank0") if "plugins/profile" in name]
+    assert files(tmp_path / "rank1") == []
+
+
+def test_tensorboard_outside_of_fit(ranks, plain, tmp_path):
+    plain.run(tasks.evaluate_with_tensorboard, folder=str(tmp_path / "plain"), distributed=False)
+    assert len(ranks(2).run(tasks.evaluate_with_tensorboard, folder=str(tmp_path / "ranks"))) == 2
+    for part in ("logs/validation", "logs/train", "predicted/train"):
+        ours, theirs = (events(tmp_path / kind / "rank0" / part) for kind in ("ranks", "plain"))
+        assert ours.keys() == theirs.keys()
+        assert len(ours) > 0
+    assert files(tmp_path / "ranks/rank1") == []
+
+
+def test_remote_monitor_sends_once(ranks, plain, tmp_path):
+    with server() as (root, received):
+        both(ranks, plain, 2, tmp_path, [("RemoteMonitor", {"root": root, "send_as_json": True})])
+    theirs, ours = received[:4], received[4:]
+    assert len(ours) == len(theirs) == 4
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine == pytest.approx(other, rel=1e-5)
+
+
+@contextlib.contextmanager
+def server():
+    """The address of a server, and the list of what it was sent."""
+    received = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_address[1]}", received
+        listening.shutdown()
+
+
+DECIDING = {
+    "stop": ("fast", [("EarlyStopping", {"patience": 2})]),
+    "stop-and-restore": ("fast", [("EarlyStopping", {"patience": 2, "restore_best_weights": True, "verbose": 1})]),
+    "plateau": ("fast", [("ReduceLROnPlateau", {"patience": 1, "factor": 0.3, "cooldown": 1, "verbose": 1})]),
+    "schedule": ("adam", [("LearningRateScheduler", {"factor": 0.7})]),
+    "all": (
+        "fast",
+        [
+            ("EarlyStopping", {"patience": 5, "restore_best_weights": True}),
+            ("ReduceLROnPlateau", {"patience": 1, "factor": 0.5}),
+            ("LearningRateScheduler", {"factor": 0.9}),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("which", DECIDING)
+def test_decisions(which, size, ranks, plain, tmp_path, exactness):
+    optimizer, callbacks = DECIDING[which]
+    results, twin = both(ranks, plain, size, tmp_path, callbacks, optimizer=optimizer, epochs=12)
+    for rank, result in enumerate(results):
+        assert result["decisions"] == results[0]["decisions"]
+        assert result["rates"] == results[0]["rates"] == pytest.approx(twin["rates"], rel=1e-6)
+        for ours, theirs in zip(result["decisions"], twin["decisions"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+        for ours, theirs in zip(result["weights"], results[0]["weights"], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        exactness(relative_distance(result["weights"], twin["weights"]), 5e-6)
+        assert result["printed"] == (twin["printed"] if rank == 0 else "")
+    if "stop" in which:
+        assert len(twin["logs"]["loss"]) < 12, "nothing stopped"
+    if "plateau" in which:
+        assert twin["rates"][-1] < twin["rates"][0], "the rate was never reduced"
+
+
+def test_rank_0s_learning_rate_holds_for_all(ranks, tmp_path):
+    results = ranks(2).run(tasks.rates_by_chance, folder=str(tmp_path))
+    assert len(results) == 2
+    for result in results:
+        assert result["rates"] == pytest.approx([0.01] * 5 + [0.02] * 5)
+        for ours, theirs in zip(result["weights"], results[0]["weights"], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_swap_ema_weights(ranks, plain, tmp_path, exactness):
+    callbacks = [("SwapEMAWeights", {"swap_on_epoch": True}), ("ModelCheckpoint", CHECKPOINTS["epochs"])]
+    results, twin = both(ranks, plain, 2, tmp_path, callbacks, optimizer="ema")
+    only_rank_0_wrote(tmp_path, 2)
+    for name in files(tmp_path / "ranks/rank0"):
+        ours, theirs = (weights_in(tmp_path / kind / "rank0" / name) for kind in ("ranks", "plain"))
+        assert relative_distance(ours, theirs) < 1e-6, name
+    for result in results:
+        exactness(relative_distance(result["state"], twin["state"]), 1e-6)
+
+
+BACKUPS = {
+    "epochs": {},
+    "steps": {"save_freq": 3},
+    "kept": {"delete_checkpoint": False},
+    "double": {"double_checkpoint": True},
+    "accumulating": {"optimizer": "accumulating"},
+    "other-ranks-backup": {"damage": "another backup"},
+    "damaged": {"double_checkpoint": True, "damage": "half a file"},
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("which", BACKUPS)
+def test_backup_and_restore(which, size, ranks, plain, tmp_path, exactness):
+    options = BACKUPS[which]
+    [twin] = plain.run(tasks.resume, folder=str(tmp_path / "plain"), distributed=False, **options)
+    results = ranks(size).run(tasks.resume, folder=str(tmp_path / "ranks"), **options)
+    assert len(results) == size
+    first = 1 if which == "damaged" else 2
+    for rank, result in enumerate(results):
+        assert result["epochs"] == twin["epochs"] == list(range(first, 4))
+        for ours, theirs in zip(result["state"], results[0]["state"], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        for ours, theirs in zip(result["begun"], results[0]["begun"], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        exactness(relative_distance(result["state"], twin["state"]), 1e-6)
+        if rank == 0:
+            assert result["files"] == twin["files"]
+            assert bool(result["files"]) == (which == "kept")
+        elif which != "other-ranks-backup":
+            assert result["files"] == []
+    if which in ("epochs", "accumulating"):
+        [whole] = plain.run(tasks.resume, folder=str(tmp_path / "whole"), distributed=False, interrupt=None, **options)
+        assert whole["epochs"] == [0, 1, 2, 3]
+        exactness(relative_distance(results[0]["state"], whole["state"]), 1e-6)
+
+
+def test_dropout_stays_different_on_each_rank_after_a_restore(ranks, tmp_path):
+    first, second = ranks(2).run(tasks.resume, folder=str(tmp_path), dropout=True)
+    assert first["epochs"] == second["epochs"] == [2, 3]
+    assert first["seeds"] and first["seeds"] != second["seeds"]
+
+
+def test_a_backup_on_one_rank_only_is_refused(ranks, tmp_path):
+    results = ranks(2).attempt(tasks.backup_on_one_rank, seconds=60, folder=str(tmp_path))
+    assert len(results) == 2
+    for result in results:
+        assert isinstance(result, Failure)
+        assert result.kind == "AgreedValueError"
+        assert "['BackupAndRestore'] on rank 0 but [] on rank 1" in result.message
+
+
+@pytest.mark.parametrize("only_rank", [0, 1])
+def test_a_callback_on_one_rank_only_writes_there(only_rank, ranks, tmp_path):
+    callbacks = [("CSVLogger", {"filename": "log.csv"}), ("ModelCheckpoint", CHECKPOINTS["steps"]), ("TensorBoard", {})]
+    results = ranks(2).run(tasks.fit, folder=str(tmp_path), callbacks=callbacks, only_rank=only_rank)
+    assert len(results) == 2
+    assert len(files(tmp_path / f"rank{only_rank}")) == 1 + 6 + 2
+    assert files(tmp_path / f"rank{1 - only_rank}") == []
+
+
+def test_other_paths_on_other_ranks(ranks, tmp_path):
+    first, second = ranks(2).run(tasks.other_paths, folder=str(tmp_path))
+    [told] = first["warnings"]
+    assert "CSVLogger" in told and "log1.csv" in told and "every_rank_writes = True" in told
+    assert second["warnings"] == []
+    assert files(tmp_path) == ["log0.csv"]
+    for result in ranks(2).run(tasks.other_paths, folder=str(tmp_path), every_rank_writes=True):
+        assert result["warnings"] == []
+    assert files(tmp_path) == ["log0.csv", "log1.csv"]
+
+
+def test_models_without_a_strategy_are_left_alone(ranks, tmp_path):
+    callbacks = [
+        ("CSVLogger", {"filename": "log.csv"}),
+        ("ModelCheckpoint", CHECKPOINTS["epochs"]),
+        ("TensorBoard", {}),
+    ]
+    results = ranks(2).run(tasks.fit, folder=str(tmp_path), callbacks=callbacks, bound=False)
+    assert len(results) == 2
+    for rank in range(2):
+        assert len(files(tmp_path / f"rank{rank}")) == 1 + 4 + 2
+
+
+SUBCLASSES = {
+    "checkpoint": ("CheckpointOfHead", {**CHECKPOINTS["best-by-name"]}),
+    "csv": ("CSVOfEvaluation", {"filename": "log.csv"}),
+}
+
+
+@pytest.mark.parametrize("which", SUBCLASSES)
+def test_subclasses(which, ranks, plain, tmp_path):
+    both(ranks, plain, 2, tmp_path, [SUBCLASSES[which]])
+    only_rank_0_wrote(tmp_path, 2)
+    for name in files(tmp_path / "ranks/rank0"):
+        ours, theirs = (tmp_path / kind / "rank0" / name for kind in ("ranks", "plain"))
+        if which == "checkpoint":
+            assert relative_distance(weights_in(ours), weights_in(theirs)) < 1e-6
+        else:
+            assert "other_loss" in ours.read_text()
+            assert len(ours.read_text().splitlines()) == len(theirs.read_text().splitlines()) == 9
+
+
+def test_a_subclass_of_tensorboard(ranks, plain, tmp_path):
+    both(ranks, plain, 2, tmp_path, [("TensorBoardOfMore", {})])
+    assert files(tmp_path / "ranks/rank1") == []
+    ours, theirs = (events(tmp_path / kind / "rank0/logs/train") for kind in ("ranks", "plain"))
+    assert ours.keys() == theirs.keys()
+    assert ours["own", 3] == 9.0
+    assert ours["epoch_more", 3] == 6.0
+
+
+FAILING = [
+    "ModelCheckpoint('full.weights.h5', save_weights_only=True)",
+    "CSVLogger('full')",
+    "BackupAndRestore('full')",
+]
+
+
+@pytest.mark.parametrize("callback", FAILING)
+def test_a_file_that_fails_ends_all_ranks(callback, tmp_path):
+    """Rank 0 finds a folder where it would write a file, or a backup that is none."""
+    script = write_script(
+        tmp_path,
+        f"""
+        import os, keras, numpy as np, keras_par as kp
+        kp.init()
+        os.chdir({str(tmp_path)!r})
+        if kp.rank() == 0:
+            os.makedirs("full.weights.h5")
+            os.makedirs("full")
+            open("full/latest.weights.h5", "w").close()
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+            model.compile("sgd", "mse")
+        x, y = np.zeros((40, 4), "float32"), np.zeros((40, 2), "float32")
+        print("ready", flush=True)
+        model.fit(x, y, batch_size=4, epochs=3, verbose=0, callbacks=[keras.callbacks.{callback}])
+        print("went on", flush=True)
+        """,
+    )
+    job = start("mpirun", 2, script, seconds=90)
+    assert job.status != 0
+    assert len(job.find("ready")) == 2
+    assert "went on" not in job.output
+    assert "RuntimeError: keras-par: rank 0 failed first, so this rank stops: " in job.output
