@@ -122,6 +122,10 @@ def fit(folder: str, data: str, stop=None, epochs: int = 4, smooth: bool = False
 
     keras.utils.set_random_seed(21)
     callbacks = [kp.callbacks.Resume(folder), kp.callbacks.RankCheckpoint(folder, **{"every": 1, **options})]
+    at_epoch_ends = []  # at the end of training Keras overwrites the weights by their moving average
+    callbacks.append(
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: at_epoch_ends.append(trained.get_weights()))
+    )
     if stop is not None:
         callbacks.append(Stop(*stop))
     scope = kp.DataParallel().scope() if kp.size() > 1 else contextlib.nullcontext()
@@ -133,6 +137,7 @@ def fit(folder: str, data: str, stop=None, epochs: int = 4, smooth: bool = False
             assert stop is None, "it should have stopped"
     return {
         "weights": trained.get_weights(),
+        "at epoch ends": at_epoch_ends,
         "slots": [np.array(variable.value) for variable in trained.optimizer.variables],
         "logs": getattr(trained, "history", None) and trained.history.history,
         "from": callbacks[0].resumed_from,
@@ -209,13 +214,13 @@ def fit_with_losses(folder: str, losses: list[float], **options) -> list[str]:
     return sorted(path.stem for path in checkpoint.checkpoints())
 
 
-def by_the_clock(folder: str, seconds: float, pause: float) -> tuple[list[str], float]:
+def by_the_clock(folder: str, period: float, pause: float) -> tuple[list[str], float]:
     """The checkpoints written by rank 0's clock in steps of at least `pause` seconds, and how long it took."""
     import time
 
     import keras_par as kp
 
-    checkpoint = kp.callbacks.RankCheckpoint(folder, every=10**6, every_seconds=seconds, keep=None, asynchronous=False)
+    checkpoint = kp.callbacks.RankCheckpoint(folder, every=10**6, every_seconds=period, keep=None, asynchronous=False)
     sleep = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: time.sleep(pause))
     times = []
     clock = keras.callbacks.LambdaCallback(
@@ -228,8 +233,8 @@ def by_the_clock(folder: str, seconds: float, pause: float) -> tuple[list[str], 
     return [path.stem for path in checkpoint.checkpoints()], times[1] - times[0]
 
 
-def slow_disk(folder: str, seconds: float) -> dict:
-    """How long the callback held up a step where each file takes `seconds` to write, and what was written."""
+def slow_disk(folder: str, duration: float) -> dict:
+    """How long the callback held up a step where each file takes `duration` seconds to write, and what was written."""
     import time
     from unittest import mock
 
@@ -239,7 +244,7 @@ def slow_disk(folder: str, seconds: float) -> dict:
     write, lengths = writer.write_arrays, []
 
     def slowly(path, arrays):
-        time.sleep(seconds)
+        time.sleep(duration)
         return write(path, arrays)
 
     class Timed(kp.callbacks.RankCheckpoint):

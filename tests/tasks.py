@@ -356,10 +356,10 @@ def checkpoints(directory: str, **options) -> dict:
     callback = kp.callbacks.RankCheckpoint(directory, **options)
     model.fit(**{**arrays(), "epochs": 3}, verbose=0, callbacks=[callback])
     found = callback.checkpoints()
-    twin.load_weights(found[-1])
+    kp.load_checkpoint(found[-1], twin)
     return {
-        "names": [path.name for path in found],
-        "all": sorted(path.name for path in callback.folder.iterdir()),
+        "names": [path.stem for path in found],
+        "all": sorted(path.stem for path in callback.folder.iterdir()),
         "folder": callback.folder.name,
         "equal": all(np.array_equal(a, b) for a, b in zip(model.get_weights(), twin.get_weights(), strict=True)),
     }

@@ -1,8 +1,11 @@
 """Installs all of this room's replacements in Keras, once, after checking that they fit its version."""
 
+import functools
+
 from keras_par.seam import private
 
 
+@functools.cache
 def install() -> None:
     """Makes models that are compiled under a strategy train on all ranks; other models are not affected.
 

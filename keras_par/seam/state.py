@@ -1,5 +1,6 @@
 """All that training changes in a model, under names every process shares, and how the ranks' values make one."""
 
+import re
 from typing import Literal, NamedTuple
 
 import keras
@@ -43,7 +44,10 @@ def entries(model: keras.Model, section: Section) -> list[Entry]:
 
 def named(section: Section, variables: list[keras.Variable], across_ranks) -> list[Entry]:
     variables = list({id(variable): variable for variable in variables}.values())
-    names = canonical_names([variable.path for variable in variables])
+    paths = [variable.path for variable in variables]
+    # An optimizer's slots have the numbers of layers in the middle of their names; their order tells them apart.
+    slots = [f"{place}/{re.sub('_[0-9]+', '', path)}" for place, path in enumerate(paths)]
+    names = slots if section == "optimizer" else canonical_names(paths)
     found: dict[str, int] = {}
     result = []
     for name, variable in zip(names, variables, strict=True):
