@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.comm import world
+from keras_par.data.arguments import complaint
 from keras_par.plan.rows import shard_size
 from keras_par.seam.marks import mark
 from keras_par.seam.shards import Remainder
@@ -29,7 +30,9 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
     | generator | what it yields | a generator, which runs through all and gives its own |
 
     Shard a tf.data.Dataset before it parses, decodes or maps, so that no rank does this for other ranks' rows, and
-    shuffle before it only with a seed that all ranks share.
+    shuffle before it only with a seed that all ranks share. Where there are at least as many files as ranks, shard
+    the list of files, so that a rank does not even read other ranks' rows:
+    `tf.data.TFRecordDataset(kp.data.shard(tf.data.Dataset.from_tensor_slices(paths)))`.
 
     Args:
         data: one of the kinds above, the same on every rank.
@@ -46,7 +49,8 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
     """
     num_shards = world.current().size if num_shards is None else num_shards
     shard_id = world.current().rank if shard_id is None else shard_id
-    check(num_shards, shard_id, remainder)
+    if wrong := complaint(num_shards, shard_id, remainder):
+        raise ValueError(f"keras-par: data.shard{wrong}")
     if isinstance(data, types.GeneratorType):
         if remainder != "exact":
             raise ValueError(unknown_length(remainder))
@@ -58,16 +62,6 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
     if isinstance(data, tf.data.Dataset):
         return shard_dataset(data, num_shards, shard_id, remainder)
     return shard_arrays(data, num_shards, shard_id, remainder)
-
-
-def check(num_shards: int, shard_id: int, remainder: str) -> None:
-    """Raises ValueError for arguments of `shard` that cannot be."""
-    if num_shards < 1 or not 0 <= shard_id < num_shards:
-        raise ValueError(
-            f"keras-par: data.shard(num_shards={num_shards}, shard_id={shard_id}) needs 0 <= shard_id < num_shards."
-        )
-    if remainder not in ("exact", "wrap", "drop"):
-        raise ValueError(f"keras-par: data.shard(remainder={remainder!r}) is unknown, use 'exact', 'wrap' or 'drop'.")
 
 
 def unknown_length(remainder: str) -> str:
@@ -91,7 +85,9 @@ def say_remainder(length: int, num_shards: int, remainder: Remainder) -> None:
     if not rest or remainder == "exact" or (world.is_started() and world.current().rank != 0):
         return
     what = f"{num_shards - rest} are read twice" if remainder == "wrap" else f"{rest} are left out"
-    logger.warning("data.shard: of %d elements over %d shards %s (remainder=%r)", length, num_shards, what, remainder)
+    logger.warning(
+        "keras-par: data.shard: of %d elements over %d shards %s (remainder=%r)", length, num_shards, what, remainder
+    )
 
 
 def shard_dataset(dataset: tf.data.Dataset, num_shards: int, shard_id: int, remainder: Remainder) -> tf.data.Dataset:

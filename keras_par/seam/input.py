@@ -28,7 +28,7 @@ class Source:
 
     def __init__(self, adapter: DataAdapter, given: Any, auto_shard: bool = True, remainder: Remainder = "exact"):
         self.adapter = adapter
-        self._remainder = remainder
+        self.remainder = remainder
         self.is_sharded = not auto_shard or is_marked(given)
         self.is_array = isinstance(adapter, ArrayDataAdapter) and is_dense(adapter._inputs)
         self.num_batches: int | None = adapter.num_batches
@@ -44,6 +44,12 @@ class Source:
 
         if remainder == "drop" and not self.is_array and not self.is_sharded:
             self.num_batches = None  # a last batch with fewer rows than ranks is no batch
+
+    @property
+    def changed_rows(self) -> str | None:
+        """What the policy does to the odd rows of a batch, None if they are all used once."""
+        what = {"wrap": "read twice", "drop": "left out"}
+        return None if self.is_sharded else what.get(self.remainder)
 
     @property
     def may_end_unannounced(self) -> bool:
@@ -81,17 +87,17 @@ class Source:
             order: rank 0's `order`.
         """
         if self.is_array and not self.is_sharded:
-            return cut_arrays(self.adapter, num_shards, shard_id, shuffle_seed, self._remainder)
+            return cut_arrays(self.adapter, num_shards, shard_id, shuffle_seed, self.remainder)
         if order is not None:
             self.adapter = InOrder(self.adapter, order)
         dataset = self._dataset if isinstance(self.adapter, TFDatasetAdapter) else self.adapter.get_tf_dataset()
         if self.is_sharded:
             return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)
-        if self._remainder == "drop":
+        if self.remainder == "drop":
             dataset = dataset.filter(lambda *element: num_rows(first_leaf(element)) >= num_shards)
         self.digest = Digest(dataset)
         watched = self.digest.dataset
-        return watched.map(lambda *e: cut(whole(watched, e), num_shards, shard_id, self._remainder)).prefetch(2)
+        return watched.map(lambda *e: cut(whole(watched, e), num_shards, shard_id, self.remainder)).prefetch(2)
 
 
 def has_scalars(dataset: tf.data.Dataset) -> bool:

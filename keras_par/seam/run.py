@@ -2,6 +2,7 @@
 
 import contextvars
 import dataclasses
+import logging
 from typing import Any, Literal
 
 import keras
@@ -20,6 +21,8 @@ from keras_par.seam.shards import Remainder
 from keras_par.seam.writers import warn_of_other_paths
 
 End = Literal["same", "agree", "fill up"]
+logger = logging.getLogger("keras_par")
+
 Kind = Literal["fit", "evaluate", "predict", "train_on_batch", "test_on_batch"]
 
 
@@ -91,11 +94,10 @@ class Run:
         counts = [answer["batches"] for answer in answers]
         unannounced = any(answer["may_end_unannounced"] for answer in answers)
         uneven = source.is_sharded and (unannounced or len(set(counts)) > 1)
-        return Opened(
-            dataset,
-            None if None in counts else max(counts),
-            "fill up" if uneven else "agree" if unannounced else "same",
-        )
+        if self.communicator.rank == 0:
+            say_what_is_odd(source, counts if uneven else [], self.communicator.size)
+        end: End = "fill up" if uneven else "agree" if unannounced else "same"
+        return Opened(dataset, None if None in counts else max(counts), end)
 
     def same_so_far(self, source: Source, num_batches: int) -> None:
         """Warns if the ranks have read different data. Costs two all-gathers of a few bytes."""
@@ -172,6 +174,25 @@ class Opened:
 
 
 NEED_NOT_BE_EQUAL = ("may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows")
+
+
+def say_what_is_odd(source: Source, counts: list[int | None], num_ranks: int) -> None:
+    """Logs rows that are dropped or read twice, and ranks that have fewer batches than others.
+
+    Args:
+        source: this rank's input.
+        counts: each rank's batches if they are not equal, else nothing.
+        num_ranks: of the job.
+    """
+    if source.changed_rows:
+        logger.warning(
+            "keras-par: of a global batch whose rows %d ranks do not divide, rows are %s (remainder=%r)",
+            num_ranks,
+            source.changed_rows,
+            source.remainder,
+        )
+    if None not in counts and counts:
+        logger.warning("keras-par: the ranks have %s batches; a rank without one takes part with no rows", counts)
 
 
 def require_equal(kind: Kind, answers: list[dict[str, Any]], unequal: str | None = None) -> None:
