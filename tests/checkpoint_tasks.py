@@ -173,12 +173,12 @@ def load(path: str) -> dict:
     }
 
 
-def resume_only(folder: str) -> dict:
+def resume_only(folder: str, seed: int = 21) -> dict:
     """From which checkpoint a run begins, and what it warns of."""
     import keras_par as kp
 
     resume = kp.callbacks.Resume(folder)
-    keras.utils.set_random_seed(21)
+    keras.utils.set_random_seed(seed)
     with kp.DataParallel().scope():
         trained = model()
     with warnings.catch_warnings(record=True) as caught:

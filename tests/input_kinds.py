@@ -64,9 +64,9 @@ class Batches(keras.utils.PyDataset):
         return tuple(array[rows] for array in columns())
 
 
-def arrays():
+def arrays(batch_size: int = BATCH_SIZE):
     x, y = columns()
-    return {"x": x, "y": y, "batch_size": BATCH_SIZE}
+    return {"x": x, "y": y, "batch_size": batch_size}
 
 
 def nest():
@@ -81,8 +81,8 @@ def frame():
     return {"x": pd.DataFrame({"number": x[:, 0]}), "y": pd.Series(y[:, 0]), "batch_size": BATCH_SIZE}
 
 
-def dataset():
-    return {"x": tf.data.Dataset.from_tensor_slices(columns()).batch(BATCH_SIZE)}
+def dataset(batch_size: int = BATCH_SIZE):
+    return {"x": tf.data.Dataset.from_tensor_slices(columns()).batch(batch_size)}
 
 
 def shuffled_dataset():
@@ -169,15 +169,15 @@ def counts_after(data: dict, **fit) -> list:
     return model.get_layer("counts").get_weights()[0][:, 0].tolist()
 
 
-def count_global(kind: str, options: dict | None = None, folder: str | None = None) -> list:
+def count_global(kind: str, options: dict | None = None, **arguments) -> list:
     """Counts of rows of an input that all ranks are given alike; `options` of the strategy, None for one process."""
     keras.utils.set_random_seed(11)
     if options is None:
-        return counts_after(GLOBAL[kind](**({"folder": folder} if folder else {})))
+        return counts_after(GLOBAL[kind](**arguments))
     import keras_par as kp
 
     with kp.DataParallel(**options).scope():
-        return counts_after(GLOBAL[kind](**({"folder": folder} if folder else {})))
+        return counts_after(GLOBAL[kind](**arguments))
 
 
 def count_shards(kind: str, remainder: str, folder: str | None = None) -> dict:

@@ -120,6 +120,13 @@ def test_resuming_takes_the_one_before_and_warns(damage, copy, ranks):
     assert second == []
 
 
+def test_another_seed_is_warned_of(copy, ranks):
+    first, second = ranks(2).run(checkpoint_tasks.resume_only, folder=str(copy), seed=22)
+    [message] = first["warnings"]
+    assert "TensorFlow's seed is 22, but was 21 when checkpoint 'CKP-2_5' was written" in message
+    assert second["warnings"] == []
+
+
 def test_nothing_whole_is_an_error_on_every_rank_not_a_new_start(copy, ranks):
     for path in copy.rglob("*.npz"):
         path.write_bytes(b"")

@@ -1,13 +1,32 @@
 """Every kind of input: after training on it, each row has been used as often as its remainder policy says, exactly."""
 
+import re
+
 import numpy as np
 import pytest
 
 from tests import input_kinds
 from tests.input_kinds import BATCH_SIZE, GLOBAL, NUM_ROWS, write_images
+from tests.ranks.pool import REPOSITORY
 
 LAST = NUM_ROWS % BATCH_SIZE
 SHARDED = ("arrays", "nest", "frame", "dataset", "shuffled_dataset", "unknown_dataset", "py_dataset", "data_loader")
+
+
+def cases_in_docs(heading: str) -> set[str]:
+    """The names in the last column of the first table under a heading of docs/data.md."""
+    section = (REPOSITORY / "docs" / "data.md").read_text().split(f"## {heading}")[1]
+    table = re.search(r"(\|.*\|\n)+", section)
+    assert table
+    return {name for row in table[0].splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split("|")[-2])}
+
+
+def test_the_docs_list_every_kind_with_its_test():
+    assert cases_in_docs("The same input on every rank") == set(GLOBAL)
+    others = {name for name in cases_in_docs("Each rank its own share") if "/" not in name and "test_" not in name}
+    assert others == {*SHARDED, "generator", "few_batches"}
+    for name in cases_in_docs("Each rank its own share"):
+        assert "/" not in name or (REPOSITORY / name).exists()
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +65,12 @@ def test_policies_for_the_odd_rows_of_a_global_batch(kind, size, remainder, rank
             changed = range(first, first + added) if remainder == "wrap" else range(NUM_ROWS + added, NUM_ROWS)
             expected = [2 * (1 + np.sign(added) * (row in changed)) for row in range(NUM_ROWS)]
             assert counts == expected
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_a_last_batch_with_fewer_rows_than_ranks_is_dropped_whole(kind, ranks):
+    for counts in ranks(3).run(input_kinds.count_global, kind=kind, options={"remainder": "drop"}, batch_size=7):
+        assert sum(counts) == 2 * 18  # of 7, 7, 7 and 2 rows
 
 
 @pytest.mark.parametrize("kind", [*SHARDED, "generator", "few_batches"])

@@ -98,6 +98,7 @@ class RankCheckpoint(keras.callbacks.Callback):
         return [self._directory / f"{found.name}.json" for found in folders.complete(self._directory, self._prefix)]
 
     def on_train_begin(self, logs=None):
+        self._writer.finish()  # what a fit that failed had begun
         self.folder.mkdir(parents=True, exist_ok=True)
         folders.remove_leftovers(self._directory, self._prefix, self._communicator.rank)
         self._iterator = epochs.newest()
@@ -111,7 +112,9 @@ class RankCheckpoint(keras.callbacks.Callback):
         self._epoch, self._step = epoch, 0
 
     def on_train_batch_end(self, batch, logs=None):
-        num_steps, self._step = batch + 1 - self._step, batch + 1
+        # With steps_per_execution Keras may count beyond the last step.
+        done = min(batch + 1, self.params.get("steps") or batch + 1)
+        num_steps, self._step = done - self._step, done
         self._writer.complete_if_written()
         if self._best is None and self._due.after(num_steps) and not self._is_last_step():
             if not self._writer.is_writing:
@@ -132,7 +135,8 @@ class RankCheckpoint(keras.callbacks.Callback):
 
     def _is_last_step(self) -> bool:
         """True where an epoch's end follows, after which a checkpoint needs no metrics."""
-        return self._step == self.params.get("steps")
+        num_steps = self.params.get("steps")
+        return num_steps is not None and self._step >= num_steps
 
     def _save(self, epoch: int, step: int, monitored: list | None) -> None:
         """Begins to write a checkpoint; `epoch` epochs are complete, and `step` steps of the next one."""

@@ -1,5 +1,6 @@
 """Brings a job that has called `fit` to where a checkpoint was written, on every rank."""
 
+import warnings
 from pathlib import Path
 
 import keras
@@ -13,6 +14,7 @@ from keras_par.checkpoint.manifest import CheckpointError, Manifest
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.seam import epoch as epochs
+from keras_par.seam.arrays import global_seed
 from keras_par.seam.position import Position
 from keras_par.seam.prepare import build
 from keras_par.seam.state import Section
@@ -67,6 +69,13 @@ def restore(model: keras.Model, found: Found, communicator: Communicator) -> Non
     except CheckpointError as error:
         complaint = bare(error)
     exchange(communicator, "kp.resume.restore", None, complaint)
+    if manifest.seed != global_seed() and communicator.rank == 0:
+        warnings.warn(
+            f"keras-par: TensorFlow's seed is {global_seed()}, but was {manifest.seed} when checkpoint "
+            f"'{manifest.name}' was written, so that shuffled data comes in another order and rows may be "
+            "used twice or never: call keras.utils.set_random_seed with the same number before the data is built.",
+            stacklevel=2,
+        )
     if iterator is not None and manifest.position is not None:
         iterator.resume(Position(*manifest.position), manifest.step)
     if manifest.world_size == communicator.size:

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import weakref
 from typing import Any
 
 from keras.src.backend.tensorflow import trainer as keras_trainer
@@ -29,7 +30,7 @@ class ShardedEpochIterator(TFEpochIterator):
         self._num_epochs = 0  # complete ones
         self._skip = 0  # batches the next iterator leaves out
         self._first_step = 0  # of the next epoch
-        _newest.set(self)
+        _newest.set(weakref.ref(self))
         if run is None:
             with without_distribution():
                 super().__init__(distribute_strategy, *args, **kwargs)
@@ -139,12 +140,13 @@ class ShardedEpochIterator(TFEpochIterator):
             self._run.same_so_far(self._source, num_read)
 
 
-_newest: contextvars.ContextVar[ShardedEpochIterator | None] = contextvars.ContextVar("keras_par_epochs", default=None)
+_newest: contextvars.ContextVar[weakref.ref | None] = contextvars.ContextVar("keras_par_epochs", default=None)
 
 
 def newest() -> ShardedEpochIterator | None:
-    """The iterator that `fit`, `evaluate` or `predict` made last."""
-    return _newest.get()
+    """The iterator that `fit`, `evaluate` or `predict` made last, None if it is gone."""
+    reference = _newest.get()
+    return None if reference is None else reference()
 
 
 @contextlib.contextmanager

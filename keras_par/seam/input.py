@@ -87,6 +87,9 @@ class Source:
             order: rank 0's `order`.
         """
         if self.is_array and not self.is_sharded:
+            rest = self.adapter._num_samples % self.adapter.batch_size
+            if self.remainder == "drop" and 0 < rest < num_shards:
+                self.num_batches = self.adapter.num_batches - 1
             return cut_arrays(self.adapter, num_shards, shard_id, shuffle_seed, self.remainder)
         if order is not None:
             self.adapter = InOrder(self.adapter, order)

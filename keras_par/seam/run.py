@@ -97,7 +97,8 @@ class Run:
         if self.communicator.rank == 0:
             say_what_is_odd(source, counts if uneven else [], self.communicator.size)
         end: End = "fill up" if uneven else "agree" if unannounced else "same"
-        return Opened(dataset, None if None in counts else max(counts), end)
+        largest = None if None in counts else max(counts)
+        return Opened(dataset, largest if source.is_sharded else source.num_batches, end)
 
     def same_so_far(self, source: Source, num_batches: int) -> None:
         """Warns if the ranks have read different data. Costs two all-gathers of a few bytes."""
