@@ -45,13 +45,17 @@ def smooth_model() -> keras.Model:
 
 
 class Batches(keras.utils.PyDataset):
-    """The rows in batches of 16."""
+    """The rows in batches."""
+
+    def __init__(self, batch_size: int = 16):
+        super().__init__()
+        self._batch_size = batch_size
 
     def __len__(self):
-        return -(-NUM_ROWS // 16)
+        return -(-NUM_ROWS // self._batch_size)
 
     def __getitem__(self, index):
-        return tuple(array[16 * index : 16 * index + 16] for array in rows(NUM_ROWS))
+        return tuple(array[self._batch_size * index :][: self._batch_size] for array in rows(NUM_ROWS))
 
 
 def endless():
@@ -66,12 +70,13 @@ def dataset():
     return tf.data.Dataset.from_tensor_slices(rows(NUM_ROWS))
 
 
-def loader():
+def loader(own_generator: bool):
     import torch
 
     torch.manual_seed(3)
     data = torch.utils.data.TensorDataset(*map(torch.from_numpy, rows(NUM_ROWS)))
-    return torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+    generator = torch.Generator().manual_seed(4) if own_generator else None
+    return torch.utils.data.DataLoader(data, batch_size=16, shuffle=True, generator=generator)
 
 
 def own_rows():
@@ -79,6 +84,12 @@ def own_rows():
 
     # 12 rows a batch of the whole job on 1, 2, 3 and 4 ranks, so that all numbers of ranks have the same batches
     return kp.data.shard(dataset().shuffle(NUM_ROWS)).batch(12 // kp.size())
+
+
+def own_batches():
+    import keras_par as kp
+
+    return kp.data.shard(Batches(16 // kp.size()))
 
 
 DATA = {
@@ -89,7 +100,10 @@ DATA = {
     "unknown length": lambda: {"x": dataset().shuffle(NUM_ROWS).filter(lambda x, y: True).batch(16)},
     "py_dataset": lambda: {"x": Batches()},
     "generator": lambda: {"x": endless(), "steps_per_epoch": 5},
-    "loader": lambda: {"x": loader()},
+    "loader": lambda: {"x": loader(own_generator=False)},
+    "loader with a generator": lambda: {"x": loader(own_generator=True)},
+    "cached": lambda: {"x": dataset().shuffle(NUM_ROWS).cache().shuffle(20).batch(16)},
+    "shards of batches": lambda: {"x": own_batches()},
     "shard": lambda: {"x": own_rows()},
 }
 
@@ -116,7 +130,9 @@ class Stop(keras.callbacks.Callback):
             raise RuntimeError("stopped")
 
 
-def fit(folder: str, data: str, stop=None, epochs: int = 4, smooth: bool = False, **options) -> dict:
+def fit(
+    folder: str, data: str, stop=None, epochs: int = 4, smooth: bool = False, arguments: dict | None = None, **options
+) -> dict:
     """Trains from the newest checkpoint in `folder` on, as a fresh script would, to the end or to `stop`."""
     import keras_par as kp
 
@@ -132,8 +148,11 @@ def fit(folder: str, data: str, stop=None, epochs: int = 4, smooth: bool = False
     with scope, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Your input ran out of data|Gradients do not|.*use_ema", UserWarning)
         trained = smooth_model() if smooth else model()
-        with contextlib.suppress(RuntimeError) if stop is not None else contextlib.nullcontext():
-            trained.fit(**DATA[data](), epochs=epochs, verbose=0, callbacks=callbacks)
+        try:
+            trained.fit(**{**DATA[data](), **(arguments or {})}, epochs=epochs, verbose=0, callbacks=callbacks)
+        except RuntimeError as error:
+            assert stop is not None and str(error) == "stopped", error
+        else:
             assert stop is None, "it should have stopped"
     return {
         "weights": trained.get_weights(),
@@ -144,6 +163,15 @@ def fit(folder: str, data: str, stop=None, epochs: int = 4, smooth: bool = False
         "names": [path.stem for path in callbacks[1].checkpoints()],
         "files": sorted(path.name for path in callbacks[1].folder.iterdir()),
     }
+
+
+def fit_stepping(folder: str, **options) -> dict:
+    """As `fit`, with two steps per execution, of which the last of an epoch has one."""
+    from unittest import mock
+
+    compile_model = keras.Model.compile
+    with mock.patch.object(keras.Model, "compile", lambda *a, **k: compile_model(*a, **k, steps_per_execution=2)):
+        return fit(folder, asynchronous=False, **options)
 
 
 def fit_once(folder: str, data: str, **options) -> dict:
@@ -249,6 +277,7 @@ def slow_disk(folder: str, duration: float) -> dict:
 
     class Timed(kp.callbacks.RankCheckpoint):
         def on_train_batch_end(self, batch, logs=None):
+            kp.barrier()  # one rank may have traced its step faster
             begin = time.monotonic()
             super().on_train_batch_end(batch, logs)
             lengths.append(time.monotonic() - begin)

@@ -1,48 +1,70 @@
-"""A program without TensorFlow that writes checkpoints without end in a child and kills it at random moments.
+"""A program that writes checkpoints without end in a child process and kills it at random moments.
 
     python -m tests.kill_writer FOLDER NUM_KILLS SEED
 
 After each kill the newest checkpoint must be whole, not older than the last that was completed, and of one piece.
 """
 
+import json
 import os
 import random
 import signal
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from keras_par.checkpoint import folder as folders
-from keras_par.checkpoint import manifest as manifests
-from keras_par.checkpoint.files import TEMPORARY, write_arrays
-from keras_par.checkpoint.manifest import File, Manifest
+from keras_par.checkpoint.files import TEMPORARY
+from keras_par.checkpoint.manifest import Manifest
+from keras_par.checkpoint.writer import Writer
 
 NUM_RANKS, KEEP, PREFIX = 3, 2, "CKP"
 
 
-def write_without_end(folder: Path, serial: int, pipe: int) -> None:
+class Threads:
+    """Three ranks that are threads: what the writer needs of a communicator."""
+
+    size = NUM_RANKS
+
+    def __init__(self, rank: int, barrier: threading.Barrier, values: list):
+        self.rank, self._barrier, self._values = rank, barrier, values
+
+    def all_gather_object(self, value, name: str) -> list:
+        self._values[self.rank] = json.dumps(value)
+        self._barrier.wait()
+        gathered = [json.loads(each) for each in self._values]
+        self._barrier.wait()
+        return gathered
+
+
+def write_without_end(folder: Path, serial: int, communicator: Any, pipe: int) -> None:
     """Writes checkpoints of arrays that are full of their serial number, and tells of each that is complete."""
-    for rank in range(NUM_RANKS):
-        folders.rank_folder(folder, rank).mkdir(exist_ok=True)
-        folders.remove_leftovers(folder, PREFIX, rank)
+    rank = communicator.rank
+    folders.rank_folder(folder, rank).mkdir(exist_ok=True)
+    names = communicator.all_gather_object([path.stem for path in folder.glob("*.json")], "names")[0]
+    folders.remove_leftovers(folder, PREFIX, rank, names)
+    writer = Writer(folder, PREFIX, KEEP, True, communicator)
     while True:
         serial += 1
         name = f"{PREFIX}-1_{serial % 5}"  # names come again, as those of a run that was set back
-        manifests.path_of(folder, name).unlink(missing_ok=True)
-        files = []
-        for rank in range(NUM_RANKS):
-            relative = folders.file_of(name, rank)
-            arrays = {"model/a": np.full([300, 100], serial), "model/b": np.full([rank + 1], serial)}
-            files.append(File(relative, *write_arrays(folder / relative, arrays)))
-        manifests.write(
-            folder, Manifest(name, serial, NUM_RANKS, "replicated", 0, serial, None, 0, None, [], {}, files)
-        )
-        for old in folders.complete(folder, PREFIX)[:-KEEP]:
-            folders.remove(folder, old)
-        os.write(pipe, serial.to_bytes(8, "little"))
+        arrays = {"model/a": np.full([300, 100], serial), "model/b": np.full([rank + 1], serial)}
+        writer.begin(Manifest(name, serial, NUM_RANKS, "replicated", 0, serial, None, 0, None, [], {}, []), arrays)
+        writer.finish()
+        if rank == 0:
+            os.write(pipe, serial.to_bytes(8, "little"))
+
+
+def write_by_threads(folder: Path, serial: int, pipe: int) -> None:
+    barrier, values = threading.Barrier(NUM_RANKS), [""] * NUM_RANKS
+    for rank in range(1, NUM_RANKS):
+        arguments = (folder, serial, Threads(rank, barrier, values), pipe)
+        threading.Thread(target=write_without_end, args=arguments).start()
+    write_without_end(folder, serial, Threads(0, barrier, values), pipe)
 
 
 def main() -> None:
@@ -54,10 +76,12 @@ def main() -> None:
         receiver, sender = os.pipe()
         child = os.fork()
         if child == 0:
-            os.close(receiver)
-            write_without_end(folder, serial, sender)
+            try:
+                write_by_threads(folder, serial, sender)
+            finally:
+                os._exit(1)  # not reached but by an error, after which no checkpoint would come any more
         os.close(sender)
-        time.sleep(moments.uniform(0.0, 0.06))
+        time.sleep(moments.uniform(0.0, 0.08))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         completed = os.read(receiver, 1 << 16)

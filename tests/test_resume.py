@@ -6,6 +6,7 @@ import pytest
 from tests import checkpoint_tasks
 from tests.checkpoint_tasks import DATA
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import Failure
 
 STOPS = {
     "first step": (1, 1),
@@ -38,23 +39,58 @@ def whole(ranks, tmp_path_factory):
     return run
 
 
-CASES = [("arrays", stop) for stop in STOPS] + [
-    (data, stop) for data in DATA if data != "arrays" for stop in ("middle", "epoch end")
+CASES = [
+    *((2, "arrays", stop) for stop in STOPS),
+    *((2, data, stop) for data in DATA if data != "arrays" for stop in ("middle", "epoch end")),
+    *((1, data, "middle") for data in DATA),
 ]
 
 
-@pytest.mark.parametrize(("data", "stop"), CASES)
-def test_on_as_many_ranks_it_ends_bit_by_bit_the_same(data, stop, whole, ranks, tmp_path):
+@pytest.mark.parametrize(("size", "data", "stop"), CASES)
+def test_on_as_many_ranks_it_ends_bit_by_bit_the_same(size, data, stop, whole, ranks, tmp_path):
     folder = str(tmp_path)
-    ranks(2).run(checkpoint_tasks.fit, folder=folder, data=data, stop=STOPS[stop], asynchronous=False)
-    resumed = ranks(2).run(checkpoint_tasks.fit, folder=folder, data=data)
-    assert len(resumed) == 2
-    for ours, theirs in zip(resumed, whole(data), strict=True):
+    ranks(size).run(checkpoint_tasks.fit, folder=folder, data=data, stop=STOPS[stop], asynchronous=False)
+    resumed = ranks(size).run(checkpoint_tasks.fit, folder=folder, data=data)
+    assert len(resumed) == size
+    for ours, theirs in zip(resumed, whole(data, size), strict=True):
         assert theirs["from"] is None
-        assert ours["from"] is not None
+        assert ours["from"] == resumes_from(data, *STOPS[stop])
         assert equal(ours, theirs)
         for key, values in ours["logs"].items():
             assert values == theirs["logs"][key][-len(values) :], key
+
+
+def resumes_from(data: str, epoch: int, step: int | None) -> str:
+    """The checkpoint written last before a stop, where one is written at each step but the last, then at the end."""
+    num_steps = {"repeated": 4, "shard": 7}.get(data, 5)
+    if step is None:
+        # Stop comes after RankCheckpoint, so that the epoch's end has been written.
+        return f"CKP-{epoch}_{num_steps}"
+    is_last = step == num_steps and data != "unknown length"
+    return f"CKP-{epoch}_{step - 1}" if is_last else f"CKP-{epoch}_{step}"
+
+
+def test_several_steps_per_execution(ranks, whole, tmp_path):
+    options = {"data": "arrays", "smooth": True}
+    twin = ranks(2).run(checkpoint_tasks.fit_stepping, folder=str(tmp_path / "whole"), **options)
+    ranks(2).run(checkpoint_tasks.fit_stepping, folder=str(tmp_path), stop=(2, 4), **options)
+    for ours, theirs in zip(
+        ranks(2).run(checkpoint_tasks.fit_stepping, folder=str(tmp_path), **options), twin, strict=True
+    ):
+        assert ours["from"] == "CKP-2_4"
+        assert equal(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_another_global_batch_in_the_middle_of_an_epoch_is_refused(size, ranks, tmp_path):
+    ranks(size).run(checkpoint_tasks.fit, folder=str(tmp_path), data="arrays", stop=(1, 3), asynchronous=False)
+    results = ranks(size).attempt(
+        checkpoint_tasks.fit, folder=str(tmp_path), data="arrays", arguments={"batch_size": 8}
+    )
+    assert len(results) == size
+    for result in results:
+        assert isinstance(result, Failure)
+        assert "the data has 10 batches an epoch now, but had 5 when the checkpoint was written" in result.message
 
 
 @pytest.mark.parametrize("data", ["arrays", "dataset", "shard"])

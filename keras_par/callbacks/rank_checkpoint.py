@@ -1,5 +1,6 @@
 """Writes checkpoints of the whole job, so that a kill at any moment leaves only complete ones."""
 
+import math
 import re
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,8 @@ from keras_par.checkpoint.due import Due
 from keras_par.checkpoint.manifest import Manifest
 from keras_par.checkpoint.writer import Writer
 from keras_par.comm import world
+from keras_par.comm.agreement import exchange
+from keras_par.comm.communicator import Communicator
 from keras_par.distribution.runtime import init
 from keras_par.seam import epoch as epochs
 from keras_par.seam.arrays import global_seed
@@ -45,8 +48,8 @@ class RankCheckpoint(keras.callbacks.Callback):
         ValueError: an argument has no such value; on every rank, if a rank cannot write, or `monitor` is not in the
             logs.
 
-    Costs eight all-gathers of a few bytes for each checkpoint, and one all-reduce of a scalar at each step while one
-    is being written; for `every_seconds` see `checkpoint.due`.
+    Costs six all-gathers of a few bytes for each checkpoint, two at the begin of training, and one all-reduce of a
+    scalar at each step while one is being written; for `every_seconds` see `checkpoint.due`.
     """
 
     reads_own_logs = True
@@ -99,17 +102,16 @@ class RankCheckpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._writer.finish()  # what a fit that failed had begun
-        self.folder.mkdir(parents=True, exist_ok=True)
-        folders.remove_leftovers(self._directory, self._prefix, self._communicator.rank)
+        found = look_together(self._directory, self._prefix, self._communicator)
+        folders.remove_leftovers(self._directory, self._prefix, self._communicator.rank, found["names"])
         self._iterator = epochs.newest()
-        found = folders.complete(self._directory, self._prefix)
-        self._serial = max((manifest.serial for manifest in found), default=0)
+        self._serial = found["serial"]
         if self._best is not None:
-            self._best.remember([manifest.monitored for manifest in found])
+            self._best.remember(found["monitored"])
         self._due.restart()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._step = epoch, 0
+        self._epoch, self._step = epoch, 0 if self._iterator is None else self._iterator.first_step
 
     def on_train_batch_end(self, batch, logs=None):
         # With steps_per_execution Keras may count beyond the last step.
@@ -159,6 +161,30 @@ class RankCheckpoint(keras.callbacks.Callback):
         self._writer.begin(manifest, snapshot.take(self.model, self._communicator.rank))
 
 
+def look_together(folder: Path, prefix: str, communicator: Communicator) -> dict:
+    """What rank 0 finds in the folder, told to all ranks, each of which makes its own folder in it.
+
+    Costs two all-gathers of a few bytes.
+
+    Raises:
+        ValueError: on every rank, if a rank cannot make its folder.
+    """
+    found, complaint = None, None
+    own = folders.rank_folder(folder, communicator.rank)
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        if communicator.rank == 0:
+            complete = folders.complete(folder, prefix)
+            found = {
+                "names": [path.stem for path in folder.glob("*.json")],
+                "serial": max((manifest.serial for manifest in complete), default=0),
+                "monitored": [manifest.monitored for manifest in complete],
+            }
+    except OSError as error:
+        complaint = f"checkpoints cannot be written to '{own}' ({error.strerror})."
+    return exchange(communicator, "kp.checkpoint.look", found, complaint)[0]
+
+
 class Best:
     """The best value of a metric so far.
 
@@ -191,14 +217,18 @@ class Best:
             self.is_new({self.monitor: value})
 
     def is_new(self, logs: dict | None) -> bool:
-        """True if the logs' value is better than all before."""
+        """True if the logs' value is better than all before; never for NaN, or for an epoch without validation."""
+        if logs and self.monitor.startswith("val_") and not any(name.startswith("val_") for name in logs):
+            return False
         if not logs or self.monitor not in logs:
             raise ValueError(
                 f"keras-par: RankCheckpoint(monitor={self.monitor!r}) found only {sorted(logs or {})} in the logs: "
                 "name one of these."
             )
         value = float(logs[self.monitor])
-        better = self.value is None or (value > self.value if self._larger else value < self.value)
+        better = not math.isnan(value) and (
+            self.value is None or (value > self.value if self._larger else value < self.value)
+        )
         if better:
             self.value = value
         return better

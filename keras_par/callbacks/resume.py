@@ -7,6 +7,7 @@ import keras
 from keras_par.checkpoint import resume
 from keras_par.comm import world
 from keras_par.distribution.runtime import init
+from keras_par.seam import epoch as epochs
 
 
 class Resume(keras.callbacks.Callback):
@@ -18,17 +19,21 @@ class Resume(keras.callbacks.Callback):
 
     It restores weights, optimizer, metrics, random seeds, epoch, step, and the position in the data. On as many
     ranks as before the run ends as if it had not died, bit by bit where its sums are; on another number, to
-    rounding. The script must build model and data as before, with the same seeds; `epochs` counts from the very
-    first start, as with Keras's BackupAndRestore. Checkpoints that are damaged are left out with a warning.
+    rounding. The script must build model and data as before, with the same seeds and the same global batch, and
+    optimizers other than the model's own must be built before `fit`; `epochs` counts from the very first start, as
+    with Keras's BackupAndRestore. What other callbacks remember, such as EarlyStopping's patience, is not restored.
+    Checkpoints that are damaged are left out with a warning.
 
     Args:
         directory: the one that RankCheckpoint was given; all ranks must see the same files.
         prefix: of the checkpoints' names.
 
     Raises:
-        ValueError: on every rank, if there are checkpoints but none can be read, or it does not fit the model.
+        ValueError: on every rank, if there are checkpoints but none can be read, or it does not fit the model or the
+            data.
 
-    Costs eight all-gathers of a few bytes at the begin of training.
+    Costs six all-gathers of a few bytes at the begin of training. Every rank reads all files of the checkpoint, and
+    reads past the batches that were used; see docs/checkpoints.md.
     """
 
     reads_own_logs = True
@@ -49,7 +54,7 @@ class Resume(keras.callbacks.Callback):
         resume.restore(self.model, self._found, communicator)
         manifest = self._found[0]
         self.resumed_from = manifest.name
-        self.model._initial_epoch = manifest.epoch
+        epochs.begin_at(self.model, manifest.epoch)
         if communicator.rank == 0:
             print(
                 f"keras-par: resuming from checkpoint {manifest.name}: {manifest.epoch} epoch(s) and {manifest.step} "
@@ -60,7 +65,9 @@ class Resume(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if self._found is not None and self._found[0].step:
             resume.restore_metrics(self.model, self._found, world.current())
+        if self._found is not None:
+            epochs.begin_at(self.model, None)
         self._found = None
 
     def on_train_end(self, logs=None):
-        self.model._initial_epoch = None
+        epochs.begin_at(self.model, None)  # if no epoch was left to do

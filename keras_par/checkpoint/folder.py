@@ -1,15 +1,18 @@
 """The checkpoints in a folder: which are complete, which is the newest that is whole, and how one is removed."""
 
 import hashlib
+import itertools
 import re
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import TEMPORARY, Arrays, read_arrays
 from keras_par.checkpoint.manifest import CheckpointError, Manifest
 
-NAME = re.compile(r"(?P<prefix>.+)-\d+_\d+")
+# A checkpoint whose name is taken, as where a run was set back, has a number behind it: none is ever written over.
+NAME = re.compile(r"(?P<prefix>.+)-\d+_\d+(\.\d+)?")
 
 
 def rank_folder(folder: Path, rank: int) -> Path:
@@ -76,6 +79,12 @@ def newest_whole(folder: Path, prefix: str) -> tuple[Manifest, list[Arrays]] | N
     return None
 
 
+def free_name(folder: Path, name: str) -> str:
+    """`name`, or with the first number behind it for which there is no checkpoint yet."""
+    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(2)))
+    return next(each for each in names if not manifests.path_of(folder, each).exists())
+
+
 def remove(folder: Path, manifest: Manifest) -> None:
     """Deletes a checkpoint, its manifest first, so that no moment shows half of one."""
     manifests.path_of(folder, manifest.name).unlink(missing_ok=True)
@@ -83,13 +92,20 @@ def remove(folder: Path, manifest: Manifest) -> None:
         (folder / file.path).unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path, prefix: str, rank: int) -> None:
-    """Deletes this rank's files of checkpoints that a killed job did not complete."""
+def remove_leftovers(folder: Path, prefix: str, rank: int, names: Collection[str]) -> None:
+    """Deletes this rank's files of checkpoints that a killed job did not complete.
+
+    Args:
+        folder: of the checkpoints.
+        prefix: of their names.
+        rank: this rank.
+        names: of the checkpoints that have a manifest, whether it can be read or not.
+    """
     for path in rank_folder(folder, rank).iterdir():
         stem = path.name.removesuffix(TEMPORARY).removesuffix(".npz")
         match = NAME.fullmatch(stem)
         is_ours = match and match["prefix"] == prefix and path.name != stem
-        if is_ours and (path.name.endswith(TEMPORARY) or not manifests.path_of(folder, stem).exists()):
+        if is_ours and (path.name.endswith(TEMPORARY) or stem not in names):
             path.unlink(missing_ok=True)
     if rank == 0:
         for path in folder.glob(f"*.json{TEMPORARY}"):

@@ -25,7 +25,7 @@ Found = tuple[Manifest, list[Arrays]]
 def find(folder: Path, prefix: str, communicator: Communicator) -> Found | None:
     """The newest whole checkpoint, chosen by rank 0 and read by every rank; None if there is none.
 
-    Costs four all-gathers of a few bytes.
+    Costs four all-gathers of a few bytes, and each rank reads all files.
 
     Raises:
         ValueError: on every rank, if no checkpoint can be read, or a rank cannot read the one that rank 0 chose.
@@ -58,14 +58,17 @@ def restore(model: keras.Model, found: Found, communicator: Communicator) -> Non
     """
     manifest, files = found
     iterator = epochs.newest()
+    position = None if manifest.position is None else Position(*manifest.position)
     complaint = None
     try:
         if iterator is not None:
-            build(model, iterator._distributed_dataset.element_spec, only_predict=False)
+            build(model, iterator.element_spec, only_predict=False)
         build_optimizers(model)
         sections: tuple[Section, ...] = ("model", "optimizer")
         for section in sections:
             snapshot.restore(model, section, files, communicator.rank, communicator.size, manifest.variables)
+        if iterator is not None and position is not None:
+            complaint = iterator.complaint(position)
     except CheckpointError as error:
         complaint = bare(error)
     exchange(communicator, "kp.resume.restore", None, complaint)
@@ -76,10 +79,10 @@ def restore(model: keras.Model, found: Found, communicator: Communicator) -> Non
             "used twice or never: call keras.utils.set_random_seed with the same number before the data is built.",
             stacklevel=2,
         )
-    if iterator is not None and manifest.position is not None:
-        iterator.resume(Position(*manifest.position), manifest.step)
     if manifest.world_size == communicator.size:
         snapshot.restore_random_state(files[communicator.rank])
+    if iterator is not None and position is not None:
+        iterator.resume(position, manifest.step)
 
 
 def restore_metrics(model: keras.Model, found: Found, communicator: Communicator) -> None:

@@ -1,5 +1,6 @@
 """Writes one checkpoint at a time while training goes on, and completes it once every rank's file is on the disk."""
 
+import dataclasses
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,10 +46,10 @@ class Writer:
         Raises:
             ValueError: on every rank, if the ranks are at different steps.
         """
-        path = manifests.path_of(self._folder, manifest.name)
-        if self._communicator.rank == 0:
-            path.unlink(missing_ok=True)  # of an earlier run that came to the same step; its files are replaced now
-        names = exchange(self._communicator, "kp.checkpoint.begin", manifest.name, None)
+        is_first = self._communicator.rank == 0
+        free = folders.free_name(self._folder, manifest.name) if is_first else None
+        answers = exchange(self._communicator, "kp.checkpoint.begin", [manifest.name, free], None)
+        names, (free, *_) = zip(*answers, strict=True)
         if len(set(names)) > 1:
             exchange(
                 self._communicator,
@@ -57,8 +58,8 @@ class Writer:
                 f"the ranks are at different steps when a checkpoint is due ({', '.join(names)}): give all ranks the "
                 "same callbacks.",
             )
-        self._manifest, self._written, self._complaint = manifest, None, None
-        self._thread = threading.Thread(target=self._write, args=(manifest.name, arrays), name="kp-checkpoint")
+        self._manifest, self._written, self._complaint = dataclasses.replace(manifest, name=free), None, None
+        self._thread = threading.Thread(target=self._write, args=(free, arrays), name="kp-checkpoint")
         self._thread.start()
         if not self._asynchronous:
             self.finish()
@@ -72,7 +73,7 @@ class Writer:
             self.finish()
 
     def finish(self) -> None:
-        """Waits until all ranks' files are there and completes the checkpoint. Costs two all-gathers of a few bytes.
+        """Waits until all ranks' files are there and completes the checkpoint. Costs four all-gathers of a few bytes.
 
         Raises:
             ValueError: on every rank, if a rank could not write its file.
@@ -96,11 +97,12 @@ class Writer:
         relative = folders.file_of(name, self._communicator.rank)
         try:
             self._written = File(relative, *write_arrays(self._folder / relative, arrays))
-        except OSError as error:
-            self._complaint = f"checkpoint '{self._folder / relative}' cannot be written ({error.strerror or error})."
+        except Exception as error:  # in a thread nobody else would hear of it
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            self._complaint = f"checkpoint '{self._folder / relative}' cannot be written ({why})."
 
     def _complete(self, manifest: Manifest, files: list[File]) -> None:
-        manifests.write(self._folder, Manifest(**{**vars(manifest), "files": files}))
+        manifests.write(self._folder, dataclasses.replace(manifest, files=files))
         if self._keep is not None:
             for old in folders.complete(self._folder, self._prefix)[: -self._keep]:
                 folders.remove(self._folder, old)

@@ -5,13 +5,14 @@ import contextvars
 import weakref
 from typing import Any
 
+import keras
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.distribution import distribution_lib
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from keras_par.seam import run as runs
 from keras_par.seam.input import Source
-from keras_par.seam.position import Position, replay
+from keras_par.seam.position import Position, order_of, replay
 from keras_par.seam.shards import Part, ThinShard, first_row, maybe_empty, zeros
 
 TFEpochIterator: Any = keras_trainer.TFEpochIterator
@@ -28,12 +29,14 @@ class ShardedEpochIterator(TFEpochIterator):
         self._run, self._end = run, "same"
         self._read: list[int] = []  # batches read from each iterator made, with those of the step under way
         self._num_epochs = 0  # complete ones
+        self._order: str | None = None  # of batches in the epoch that has begun, before it was shuffled
         self._skip = 0  # batches the next iterator leaves out
         self._first_step = 0  # of the next epoch
         _newest.set(weakref.ref(self))
         if run is None:
             with without_distribution():
                 super().__init__(distribute_strategy, *args, **kwargs)
+            self._batch_size = self.data_adapter.batch_size
             return
         with without_distribution():
             EpochIterator.__init__(self, *args, **kwargs)
@@ -44,17 +47,34 @@ class ShardedEpochIterator(TFEpochIterator):
         self.data_adapter = self._source.adapter
         self._distributed_dataset, self._end = opened.dataset, opened.end
         self._largest_num_batches = self._num_batches = opened.num_batches
+        self._batch_size = None if self._source.is_sharded else self._source.batch_size
         self._stand_in: Any = None
+
+    @property
+    def element_spec(self):
+        """The type of a batch, with or without its row counts."""
+        return self._distributed_dataset.element_spec
+
+    @property
+    def first_step(self) -> int:
+        """The step at which the epoch begins that is about to begin: 0 unless it goes on."""
+        return self._first_step
 
     def position(self, in_epoch: bool) -> Position:
         """Where the next step reads; `in_epoch` is False between two epochs."""
         goes_on = in_epoch or (self.steps_per_epoch and self._current_iterator is not None)
         earlier = self._read[:-1] if goes_on else self._read
-        flags = "".join("1" if count else "0" for count in earlier)
-        return Position(flags, self._read[-1] if goes_on else 0, self._num_batches, self._num_epochs)
+        return Position(
+            earlier="".join("1" if count else "0" for count in earlier),
+            skip=self._read[-1] if goes_on else 0,
+            num_batches=self._num_batches,
+            batch_size=self._batch_size,
+            num_epochs=self._num_epochs,
+            order=self._order if in_epoch else order_of(self.data_adapter),
+        )
 
     def resume(self, position: Position, step: int) -> None:
-        """Lets the next epoch, the first of this iterator, begin at a position.
+        """Lets the next epoch, the first of this iterator, begin at a position that `complaint` has nothing against.
 
         Args:
             position: in the data.
@@ -70,6 +90,18 @@ class ShardedEpochIterator(TFEpochIterator):
             self._current_iterator = iter(self._get_iterator())
             self._steps_seen = position.skip - step
 
+    def complaint(self, position: Position) -> str | None:
+        """One sentence about why this data cannot be gone on with in the middle of a batch sequence, or None."""
+        now = {"batches an epoch": self._num_batches, "rows a batch": self._batch_size}
+        before = {"batches an epoch": position.num_batches, "rows a batch": position.batch_size}
+        for what, number in now.items():
+            if position.skip and None not in (number, before[what]) and number != before[what]:
+                return (
+                    f"the data has {number} {what} now, but had {before[what]} when the checkpoint was written in the "
+                    "middle of an epoch: give fit the same data in the same global batches, on any number of ranks."
+                )
+        return None
+
     def reset(self):
         super().reset()
         if self._run is not None:
@@ -84,6 +116,7 @@ class ShardedEpochIterator(TFEpochIterator):
     def _enumerate_iterator(self):
         """Keras's steps, without those of a resumed epoch that were done before."""
         first_step, self._first_step = self._first_step, 0
+        self._order = order_of(self.data_adapter)
         num_read = 0
         for begin_step, end_step, iterator in super()._enumerate_iterator():
             if begin_step < first_step:
@@ -147,6 +180,21 @@ def newest() -> ShardedEpochIterator | None:
     """The iterator that `fit`, `evaluate` or `predict` made last, None if it is gone."""
     reference = _newest.get()
     return None if reference is None else reference()
+
+
+@contextlib.contextmanager
+def put_back():
+    """Makes the iterator of before the newest one again after a call of `fit`, `evaluate` or `predict`."""
+    token = _newest.set(_newest.get())
+    try:
+        yield
+    finally:
+        _newest.reset(token)
+
+
+def begin_at(model: keras.Model, epoch: int | None) -> None:
+    """Lets the `fit` that calls `on_train_begin` begin with this epoch, from 0; None forgets it for the next one."""
+    model._initial_epoch = epoch
 
 
 @contextlib.contextmanager

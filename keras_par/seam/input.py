@@ -31,6 +31,7 @@ class Source:
         self.remainder = remainder
         self.is_sharded = not auto_shard or is_marked(given)
         self.is_array = isinstance(adapter, ArrayDataAdapter) and is_dense(adapter._inputs)
+        self.kind = f"{type(adapter).__name__.removesuffix('Adapter')}{' of dense arrays' if self.is_array else ''}"
         self.num_batches: int | None = adapter.num_batches
         self.is_infinite = False
         self.batch_size: int | None = adapter.batch_size
@@ -59,7 +60,7 @@ class Source:
     @property
     def order(self) -> Any:
         """What decides the order of batches in this process's Python, to be rank 0's everywhere; None if nothing."""
-        shuffles = isinstance(self.adapter, PyDatasetAdapter) and self.adapter.shuffle and not self.is_sharded
+        shuffles = isinstance(self.adapter, PyDatasetAdapter) and self.adapter.shuffle and not self.is_infinite
         return random.getstate() if shuffles else None
 
     def complaint(self, num_ranks: int) -> str | None:
@@ -92,7 +93,7 @@ class Source:
                 self.num_batches = self.adapter.num_batches - 1
             return cut_arrays(self.adapter, num_shards, shard_id, shuffle_seed, self.remainder)
         if order is not None:
-            self.adapter = InOrder(self.adapter, order)
+            self.adapter = InOrder(self.adapter, order, self.is_sharded)
         dataset = self._dataset if isinstance(self.adapter, TFDatasetAdapter) else self.adapter.get_tf_dataset()
         if self.is_sharded:
             return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)

@@ -35,17 +35,25 @@ class InOrder(PyDatasetAdapter):
     Args:
         adapter: Keras's own, which shuffles.
         state: of Python's `random` on rank 0, as JSON carries it.
+        is_sharded: True if ranks may have unequal numbers of batches. Then each epoch's order comes from one draw of
+            `random`, the same on all ranks, and not as Keras's would.
     """
 
-    def __init__(self, adapter: PyDatasetAdapter, state: Any):
+    def __init__(self, adapter: PyDatasetAdapter, state: Any, is_sharded: bool):
         self._reordered = Reordered(adapter.py_dataset)
         super().__init__(self._reordered, class_weight=adapter.class_weight, shuffle=False)
-        version, internal, gauss = state
-        self._random = random.Random()
-        self._random.setstate((version, tuple(internal), gauss))
+        self.random = random.Random()
+        self.random.setstate(state_from(state))
+        self._is_sharded = is_sharded
 
     def on_epoch_begin(self):
         numbers = list(range(self._reordered.num_batches))
-        self._random.shuffle(numbers)
+        (random.Random(self.random.random()) if self._is_sharded else self.random).shuffle(numbers)
         self._reordered.numbers = numbers
         super().on_epoch_begin()
+
+
+def state_from(state: Any) -> tuple:
+    """A state of Python's generator from what JSON makes of it."""
+    version, internal, gauss = state
+    return version, tuple(internal), gauss

@@ -141,6 +141,7 @@ class Run:
         return {
             "call": self.kind,
             **self.settings,
+            "kind of input": None if source.is_sharded else source.kind,
             "batches": source.num_batches,
             "batch size": source.batch_size,
             "sharded": source.is_sharded,

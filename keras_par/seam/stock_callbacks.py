@@ -148,11 +148,15 @@ def restore_together(original):
             original(self, logs)
             return
         model, communicator = run.model, run.communicator
+        before, model._initial_epoch = model._initial_epoch, None
         if communicator.rank == 0:
             original(self, logs)
         optimizer = model.optimizer
         own = [model._initial_epoch, optimizer is not None and optimizer.built]
-        model._initial_epoch, built = communicator.all_gather_object(own, "kp.restored")[0]
+        epoch, built = communicator.all_gather_object(own, "kp.restored")[0]
+        model._initial_epoch = before if epoch is None else epoch
+        if epoch is None:
+            return  # there was no backup
         if built and not optimizer.built:
             optimizer.build(model.trainable_variables)
         take_state_of_rank_0(communicator, state_of(model), whole=True)

@@ -13,6 +13,7 @@ from keras.src.trainers.trainer import Trainer
 from keras_par.comm import failures, world
 from keras_par.comm.communicator import Communicator
 from keras_par.seam import binding as bindings
+from keras_par.seam import epoch as epochs
 from keras_par.seam import metrics, writers
 from keras_par.seam import run as runs
 from keras_par.seam.patch import wrap
@@ -62,11 +63,12 @@ def together(original, kind: runs.Kind):
     def replacement(self, *args, **kwargs):
         binding = bindings.of(self)
         if binding is None:
-            return original(self, *args, **kwargs)
+            with epochs.put_back():
+                return original(self, *args, **kwargs)
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
         run = start(self, binding, kind, call.arguments)
-        with run:
+        with run, epochs.put_back():
             return told(lambda: original(*call.args, **call.kwargs))
 
     return replacement
