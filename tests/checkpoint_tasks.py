@@ -131,17 +131,33 @@ class Stop(keras.callbacks.Callback):
 
 
 def fit(
-    folder: str, data: str, stop=None, epochs: int = 4, smooth: bool = False, arguments: dict | None = None, **options
+    folder: str,
+    data: str,
+    stop=None,
+    epochs: int = 4,
+    smooth: bool = False,
+    arguments: dict | None = None,
+    evaluate_first: bool = False,
+    **options,
 ) -> dict:
     """Trains from the newest checkpoint in `folder` on, as a fresh script would, to the end or to `stop`."""
     import keras_par as kp
 
     keras.utils.set_random_seed(21)
-    callbacks = [kp.callbacks.Resume(folder), kp.callbacks.RankCheckpoint(folder, **{"every": 1, **options})]
+    resume = kp.callbacks.Resume(folder)
+    checkpoint = kp.callbacks.RankCheckpoint(folder, **{"every": 1, **options})
+    callbacks = [resume, checkpoint]
     at_epoch_ends = []  # at the end of training Keras overwrites the weights by their moving average
     callbacks.append(
         keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: at_epoch_ends.append(trained.get_weights()))
     )
+    if evaluate_first:
+
+        def evaluate(logs):
+            x, y = rows(NUM_ROWS)
+            trained.evaluate(x, y, batch_size=16, verbose=0)
+
+        callbacks.insert(0, keras.callbacks.LambdaCallback(on_train_begin=evaluate))
     if stop is not None:
         callbacks.append(Stop(*stop))
     scope = kp.DataParallel().scope() if kp.size() > 1 else contextlib.nullcontext()
@@ -159,9 +175,9 @@ def fit(
         "at epoch ends": at_epoch_ends,
         "slots": [np.array(variable.value) for variable in trained.optimizer.variables],
         "logs": getattr(trained, "history", None) and trained.history.history,
-        "from": callbacks[0].resumed_from,
-        "names": [path.stem for path in callbacks[1].checkpoints()],
-        "files": sorted(path.name for path in callbacks[1].folder.iterdir()),
+        "from": resume.resumed_from,
+        "names": [path.stem for path in checkpoint.checkpoints()],
+        "files": sorted(path.name for path in checkpoint.folder.iterdir()),
     }
 
 
@@ -287,6 +303,34 @@ def slow_disk(folder: str, duration: float) -> dict:
         trained = smooth_model()
         trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[checkpoint])
     return {"longest save": max(lengths), "names": [path.stem for path in checkpoint.checkpoints()]}
+
+
+def fail_and_fit_again(folder: str, duration: float) -> list[str]:
+    """The checkpoints of two fits with one callback, of which the first ends by an error while a file is written."""
+    import time
+    from unittest import mock
+
+    import keras_par as kp
+    from keras_par.checkpoint import folder as folders
+    from keras_par.checkpoint import writer
+
+    write = writer.write_arrays
+
+    def slowly(path, arrays):
+        time.sleep(duration)
+        return write(path, arrays)
+
+    checkpoint = kp.callbacks.RankCheckpoint(folder, every=3)
+    with mock.patch.object(writer, "write_arrays", slowly), kp.DataParallel().scope():
+        trained = smooth_model()
+        with contextlib.suppress(RuntimeError):
+            trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[checkpoint, Stop(1, 4)])
+        trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[checkpoint])
+    names = []
+    for manifest in folders.complete(Path(folder), "CKP"):
+        folders.read_files(Path(folder), manifest)
+        names.append(manifest.name)
+    return names
 
 
 def full_disk(folder: str, rank: int) -> None:

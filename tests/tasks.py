@@ -406,6 +406,10 @@ def misuse(which: str) -> None:
         model.fit(x, y, epochs=1 + kp.rank(), verbose=0)
     elif which == "jit":
         model.fit(x, y, sample_weight=np.ones(32), batch_size=8, verbose=0)
+    elif which == "other kind" and kp.rank() == 0:
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    elif which == "other kind":
+        model.fit(dataset.batch(8), verbose=0)
     elif which == "scalars in shard":
         kp.data.shard({"x": x, "y": 3})
     elif which == "unknown length":
@@ -445,7 +449,7 @@ def custom_jit_warns() -> list:
     return [str(warning.message) for warning in caught]
 
 
-def train_in_two_calls(distributed: bool) -> list:
+def train_in_two_calls(distributed: bool, backup: str | None = None) -> list:
     """The weights after two calls of fit, 5 steps each, with gradients accumulated over 3 steps."""
     from tests.cases import rows
 
@@ -453,8 +457,9 @@ def train_in_two_calls(distributed: bool) -> list:
     seed(distributed)
     with strategy_scope(distributed):
         model = build(optimizer=keras.optimizers.Adam(1e-2, gradient_accumulation_steps=3))
+    callbacks = [] if backup is None else [keras.callbacks.BackupAndRestore(backup)]
     for _ in range(2):
-        model.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0, callbacks=callbacks)
     return model.get_weights()
 
 

@@ -186,6 +186,12 @@ def test_writing_does_not_keep_a_step_waiting(ranks, tmp_path):
         assert result["names"] == ["CKP-1_1", "CKP-1_5"]  # what fell due meanwhile was left out
 
 
+def test_a_fit_after_one_that_failed_keeps_what_was_being_written(ranks, tmp_path):
+    # The first was at step 3 when it failed at step 4; the second comes to step 3 again, under another name.
+    results = ranks(2).run(checkpoint_tasks.fail_and_fit_again, folder=str(tmp_path), duration=0.5)
+    assert results == [["CKP-1_3", "CKP-1_3.2"]] * 2
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_full_disk_on_one_rank_ends_all_with_a_sentence(rank, ranks, tmp_path):
     results = ranks(2).attempt(checkpoint_tasks.full_disk, folder=str(tmp_path), rank=rank)

@@ -21,6 +21,11 @@ CASES = {
     "monitor on one rank": ("AgreedValueError", "['LossMonitor(every=1)'] on rank 0 but []", "the same arguments"),
     "other model": ("AgreedValueError", "on rank 0 but", "build the same model"),
     "jit": ("ValueError", "XLA allows no collective", "jit_compile=False"),
+    "other kind": (
+        "AgreedValueError",
+        "is ArrayData of dense arrays on rank 0 but TFDataset on rank 1",
+        "the same arg",
+    ),
     "scalars in shard": ("ValueError", "data.shard takes arrays", "a generator"),
     "unknown length": ("ValueError", "data.shard(remainder='wrap') must know how long", "remainder='exact'"),
     "remainder": ("ValueError", "remainder='pad' is unknown", "use 'exact', 'wrap' or 'drop'"),

@@ -82,6 +82,17 @@ def test_several_steps_per_execution(ranks, whole, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 2])
+def test_an_evaluation_before_training_changes_nothing(size, ranks, whole, tmp_path):
+    options = {"folder": str(tmp_path), "data": "arrays", "smooth": True, "evaluate_first": True}
+    ranks(size).run(checkpoint_tasks.fit, stop=(2, 3), asynchronous=False, **options)
+    for ours, theirs in zip(
+        ranks(size).run(checkpoint_tasks.fit, **options), whole("arrays", size, smooth=True), strict=True
+    ):
+        assert ours["from"] == "CKP-2_3"
+        assert equal(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [1, 2])
 def test_another_global_batch_in_the_middle_of_an_epoch_is_refused(size, ranks, tmp_path):
     ranks(size).run(checkpoint_tasks.fit, folder=str(tmp_path), data="arrays", stop=(1, 3), asynchronous=False)
     results = ranks(size).attempt(

@@ -16,6 +16,7 @@ from tests import stock_callback_tasks as tasks
 from tests.compare import log_distance, relative_distance
 from tests.jobs import start, write_script
 from tests.ranks.pool import Failure
+from tests.tasks import train_in_two_calls
 
 SIZES = [2, 4]
 
@@ -409,3 +410,9 @@ def test_a_file_that_fails_ends_all_ranks(callback, tmp_path):
     assert len(job.find("ready")) == 2
     assert "went on" not in job.output
     assert "RuntimeError: keras-par: rank 0 failed first, so this rank stops: " in job.output
+
+
+def test_a_backup_that_is_not_there_leaves_accumulated_gradients_alone(ranks, plain, exactness, tmp_path):
+    [twin] = plain.run(train_in_two_calls, distributed=False, backup=str(tmp_path / "plain"))
+    for weights in ranks(2).run(train_in_two_calls, distributed=True, backup=str(tmp_path / "ranks")):
+        exactness(relative_distance(weights, twin), 1e-6)

@@ -1,10 +1,11 @@
 """Files that are there whole or not at all, and arrays in them that are read without running anything."""
 
+import contextlib
 import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ TEMPORARY = ".writing"
 Arrays = Mapping[str, np.ndarray]
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file under another name, waits until it is on the disk, and then gives it its name."""
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Any]:
+    """A file to write under another name; then waits until it is on the disk, and gives it its name."""
     unfinished = path.with_name(path.name + TEMPORARY)
-    with unfinished.open("wb") as file:
-        file.write(data)
+    with unfinished.open("w+b") as file:
+        yield file
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
@@ -31,18 +33,12 @@ def write_arrays(path: Path, arrays: Arrays) -> tuple[int, str]:
 
     Arrays of dtypes that NumPy does not know, as bfloat16, are written as unsigned integers of their size.
     """
-    unfinished = path.with_name(path.name + TEMPORARY)
-    with unfinished.open("wb") as file:
-        content: Any = {name: plain(array) for name, array in arrays.items()}
+    content: Any = {name: bits(array) for name, array in arrays.items()}
+    with whole(path) as file:
         np.savez(file, **content)
-        file.flush()
-        os.fsync(file.fileno())
-    with unfinished.open("rb") as file:
+        file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        size = file.tell()
-    unfinished.replace(path)
-    sync_folder(path.parent)
-    return size, digest
+        return file.tell(), digest
 
 
 def read_arrays(data: bytes) -> dict[str, np.ndarray]:
@@ -58,7 +54,7 @@ def read_arrays(data: bytes) -> dict[str, np.ndarray]:
         raise ValueError(str(error)) from None
 
 
-def plain(array: np.ndarray) -> np.ndarray:
+def bits(array: np.ndarray) -> np.ndarray:
     """`array`, or its bits as unsigned integers if NumPy's file format has no name for its dtype."""
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 

@@ -10,10 +10,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from keras_par.checkpoint.files import write_whole
+from keras_par.checkpoint.files import whole
 
 FORMAT = "keras-par checkpoint"
 VERSION = 1
+LAYOUTS = ("replicated",)  # every rank holds all variables
 
 
 class CheckpointError(ValueError):
@@ -80,7 +81,8 @@ def write(folder: Path, manifest: Manifest) -> None:
     """Makes the checkpoint complete, all at once."""
     body = dataclasses.asdict(manifest)
     document = {"format": FORMAT, "version": VERSION, "checksum": checksum(body), "checkpoint": body}
-    write_whole(path_of(folder, manifest.name), json.dumps(document, indent=1).encode())
+    with whole(path_of(folder, manifest.name)) as file:
+        file.write(json.dumps(document, indent=1).encode())
 
 
 def read(path: Path) -> Manifest:
@@ -106,6 +108,8 @@ def read(path: Path) -> Manifest:
     body = document.get("checkpoint")
     if not isinstance(body, dict) or document.get("checksum") != checksum(body):
         raise damaged(path, "its manifest does not fit its checksum")
+    if body.get("layout") not in LAYOUTS:
+        raise CheckpointError(f"keras-par: checkpoint '{path}' has the unknown layout {body.get('layout')!r}.")
     return Manifest(
         **{**body, "variables": [Variable(**v) for v in body["variables"]], "files": [File(**f) for f in body["files"]]}
     )

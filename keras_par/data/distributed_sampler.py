@@ -72,7 +72,9 @@ class DistributedSampler:
         return iter(self._rows().tolist())
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets which epoch is read next, from 0: when resuming, the number of epochs that were trained.
+        """Sets which epoch is read next, from 0: where a loop of your own goes on, the number of epochs it has done.
+
+        `kp.callbacks.Resume` counts the epochs of `dataset()` itself, so do not call this beside it.
 
         Raises:
             ValueError: `epoch` is negative.

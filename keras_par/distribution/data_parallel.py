@@ -32,6 +32,7 @@ class DataParallel(keras.distribution.DataParallel):
         remainder: what `fit` does with a global batch whose rows the number of ranks does not divide. "exact": ranks
             have unequal numbers of rows, each counted once. "wrap": the batch's first rows are counted twice, "drop":
             its last rows are left out, so that all ranks have as many. Evaluation and prediction are always exact.
+            With "drop" a data set other than arrays costs one all-reduce of a scalar more at each step.
 
     Raises:
         ValueError: an option has no such value, or the mesh does not cover all ranks.

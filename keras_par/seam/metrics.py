@@ -98,7 +98,7 @@ def average_state(communicator: Communicator, model: keras.Model) -> None:
     they do about weights. The average is taken in float64, so that equal values stay as they are. Costs one
     all-reduce of that state.
     """
-    state = [v for v in layer_state(model) if v.dtype.startswith("float") or v.dtype == "bfloat16"]
+    state = [variable for variable in layer_state(model) if is_float(variable)]
     if state:
         values = [tf.cast(variable.value, tf.float64) for variable in state]
         means = communicator.all_reduce(values, "kp.state", "mean")
@@ -113,10 +113,17 @@ def layer_state(model: keras.Model, synchronized: bool = True) -> list[keras.Var
         model: whose layers are asked.
         synchronized: False leaves out layers that compute their state from the rows of all ranks.
     """
-    layers = [model, *model._flatten_layers(include_self=False)]
-    if not synchronized:
-        layers = [layer for layer in layers if not getattr(layer, "synchronized", False)]
-    return list({id(v): v for layer in layers for v in layer._non_trainable_variables}.values())
+    asked = [layer for layer in layers(model) if synchronized or not getattr(layer, "synchronized", False)]
+    return list({id(v): v for layer in asked for v in layer._non_trainable_variables}.values())
+
+
+def layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """The model and all layers in it."""
+    return [model, *model._flatten_layers(include_self=False)]
+
+
+def is_float(variable: keras.Variable) -> bool:
+    return variable.dtype.startswith("float") or variable.dtype == "bfloat16"
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ from keras_par.comm.broadcast import broadcast_variables
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.fingerprint import canonical_names, first_difference
 from keras_par.seam.binding import Binding
+from keras_par.seam.metrics import layers
 from keras_par.seam.shards import KINDS
-from keras_par.seam.state import is_partial, layers, state_of
+from keras_par.seam.state import is_partial, state_of
 
 
 def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bool = False) -> None:

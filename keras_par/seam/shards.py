@@ -98,11 +98,19 @@ def cut(batch: Any, num_shards: int, shard_id: int, remainder: Remainder = "exac
 
 
 def evened(batch: Any, total, num_shards: int, remainder: Remainder) -> tuple[Any, Any]:
-    """The batch with rows repeated or dropped until `num_shards` divides their number, and that number."""
+    """The batch with rows repeated or dropped until `num_shards` divides their number, and that number.
+
+    Raises:
+        ValueError: rows of a sparse tensor would have to be repeated.
+    """
     if remainder == "drop":
         return batch, total // num_shards * num_shards
     wrapped = num_wrapped(total, num_shards) * num_shards
     numbers = tf.range(tf.cast(wrapped, tf.int64)) % tf.cast(total, tf.int64)
+    if any(isinstance(leaf, tf.SparseTensor) for leaf in tree.flatten(batch)):
+        raise ValueError(
+            "keras-par: remainder='wrap' cannot repeat the rows of a sparse tensor: use 'exact' or 'drop'."
+        )
     return tree.map_structure(lambda leaf: leaf if leaf is None else tf.gather(leaf, numbers), batch), wrapped
 
 

@@ -7,7 +7,7 @@ import keras
 
 from keras_par.plan.fingerprint import canonical_names
 from keras_par.seam.binding import optimizers_of
-from keras_par.seam.metrics import layer_state
+from keras_par.seam.metrics import is_float, layer_state, layers
 
 # How the values of several ranks make one process's: they are the "same", add up ("sum"), are averaged ("mean"), only
 # rank 0's counts ("first"), or differ by the rank in their first number ("seed").
@@ -65,14 +65,6 @@ def state_of(model: keras.Model) -> list[keras.Variable]:
     return list({id(variable): variable for variable in variables}.values())
 
 
-def layers(model: keras.Model) -> list[keras.layers.Layer]:
-    return [model, *model._flatten_layers(include_self=False)]
-
-
 def is_partial(variable: keras.Variable) -> bool:
     """True for gradients that are being accumulated, of which each rank holds its own rows' part."""
     return variable.name.endswith("gradient_accumulator")
-
-
-def is_float(variable: keras.Variable) -> bool:
-    return variable.dtype.startswith("float") or variable.dtype == "bfloat16"
