@@ -99,9 +99,13 @@ class Source:
             return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)
         if self.remainder == "drop":
             dataset = dataset.filter(lambda *element: num_rows(first_leaf(element)) >= num_shards)
-        self.digest = Digest(dataset)
-        watched = self.digest.dataset
-        return watched.map(lambda *e: cut(whole(watched, e), num_shards, shard_id, self.remainder)).prefetch(2)
+        self.digest = digest = Digest()
+
+        def cut_noted(index, batch):
+            digest.note(index, batch)
+            return cut(batch, num_shards, shard_id, self.remainder)
+
+        return dataset.enumerate().map(cut_noted).prefetch(2)
 
 
 def has_scalars(dataset: tf.data.Dataset) -> bool:

@@ -104,7 +104,7 @@ class Run:
         """Warns if the ranks have read different data. Costs two all-gathers of a few bytes."""
         if source.digest is not None:
             read = self.communicator.all_gather_object(source.digest.after(num_batches), "kp.same_data")
-            warn_if_unequal(self.communicator, read, f"after {read[0][0]} batch(es) the dataset has given other rows")
+            warn_if_unequal(self.communicator, read, "the dataset has given other rows")
 
     def open_batch(self, batch) -> None:
         """Prepares the model before its first `train_on_batch` or `test_on_batch`, whose `batch` is global."""

@@ -1,6 +1,7 @@
 """Notices ranks that read different data where all should read the same, without reading anything twice."""
 
 import warnings
+from typing import Any
 
 import tensorflow as tf
 from keras import tree
@@ -8,44 +9,44 @@ from keras import tree
 from keras_par.comm.communicator import Communicator
 from keras_par.seam.shards import none_for_optional
 
-REMEMBERED = 64  # batches whose digests are kept: more than a pipeline reads ahead
+REMEMBERED = 64  # digests kept: more batches than a pipeline reads ahead
+BEGIN, EVERY = 4, 8  # the first batches are looked at, and then one in so many: other orders differ in all
 
 
 class Digest:
-    """A running digest of the batches a dataset has given, written down inside the pipeline.
+    """A running digest of the batches a dataset gives, written down inside the pipeline.
 
-    It is made of the first and the last row of every dense tensor of a batch, which tells other orders and other
-    files apart at a small part of the cost of hashing all rows.
-
-    Args:
-        dataset: batches that all ranks read alike.
+    It is made of the first and the last row of every dense tensor of some batches, which tells other orders and
+    other files apart at a small part of the cost of hashing all rows.
     """
 
-    def __init__(self, dataset: tf.data.Dataset):
+    def __init__(self):
         with tf.device("cpu"):
             self._newest = tf.Variable(tf.zeros([REMEMBERED], tf.int64), trainable=False)
             self._count = tf.Variable(tf.constant(0, tf.int64), trainable=False)
 
-        def note(state, element):
-            index, running = state
-            running = running * 31 + digest(element)
-            written = [self._newest[index % REMEMBERED].assign(running), self._count.assign(index + 1)]
-            with tf.control_dependencies(written):
-                following = (index + 1, tf.identity(running))
-            return following, element
+    def note(self, index: tf.Tensor, batch: Any) -> tf.Operation:
+        """Adds the batch of number `index`, from 0 in each iteration, in a function that maps a dataset in order."""
 
-        start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
-        self.dataset = dataset.scan(start, note)
+        def add():
+            running = tf.where(index == 0, tf.constant(0, tf.int64), self._newest[(self._count - 1) % REMEMBERED])
+            count = tf.where(index == 0, tf.constant(1, tf.int64), self._count + 1)
+            written = self._newest[(count - 1) % REMEMBERED].assign(running * 31 + digest(batch))
+            with tf.control_dependencies([written]):
+                return tf.group(self._count.assign(count))
+
+        return tf.cond((index < BEGIN) | (index % EVERY == 0), add, tf.no_op)
 
     def after(self, num_batches: int) -> list[int]:
-        """How many batches of the newest iteration count, at most `num_batches`, and the digest after them."""
-        count = min(num_batches, int(self._count))
+        """How many batches of the newest iteration were looked at, of `num_batches`, and the digest after them."""
+        looked_at = min(num_batches, BEGIN) + len(range(EVERY, num_batches, EVERY))
+        count = min(looked_at, int(self._count))
         return [count, int(self._newest[(count - 1) % REMEMBERED])]
 
 
-def digest(element) -> tf.Tensor:
+def digest(batch: Any) -> tf.Tensor:
     """A number made of the rows at both ends of the tensors in a batch."""
-    dense = [leaf for leaf in map(none_for_optional, tree.flatten(element)) if isinstance(leaf, tf.Tensor)]
+    dense = [leaf for leaf in map(none_for_optional, tree.flatten(batch)) if isinstance(leaf, tf.Tensor)]
     ends = [
         tf.io.serialize_tensor(rows) for leaf in dense if leaf.dtype != tf.variant for rows in (leaf[:1], leaf[-1:])
     ]
