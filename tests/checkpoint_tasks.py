@@ -86,6 +86,14 @@ def own_rows():
     return kp.data.shard(dataset().shuffle(NUM_ROWS)).batch(12 // kp.size())
 
 
+def sampled_rows():
+    import keras_par as kp
+
+    x, y = rows(NUM_ROWS)
+    numbers = kp.data.DistributedSampler(NUM_ROWS, seed=3, remainder="exact").dataset()
+    return numbers.map(lambda number: (tf.gather(x, number), tf.gather(y, number))).batch(12 // kp.size())
+
+
 def own_batches():
     import keras_par as kp
 
@@ -104,6 +112,7 @@ DATA = {
     "loader with a generator": lambda: {"x": loader(own_generator=True)},
     "cached": lambda: {"x": dataset().shuffle(NUM_ROWS).cache().shuffle(20).batch(16)},
     "shards of batches": lambda: {"x": own_batches()},
+    "sampler": lambda: {"x": sampled_rows()},
     "shard": lambda: {"x": own_rows()},
 }
 

@@ -227,6 +227,28 @@ def count_slices(lengths: list[int]) -> dict:
     }
 
 
+def said(which: str) -> list[str]:
+    """What a rank logs in two epochs on rows that 2 ranks do not divide."""
+    import logging
+
+    import keras_par as kp
+
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("keras_par").addHandler(handler)
+    try:
+        if which == "unequal":
+            count_slices([17, 6])
+        elif which == "fit":
+            count_global("arrays", {"remainder": "drop"})
+        else:
+            kp.data.shard(columns(), remainder=which)
+    finally:
+        logging.getLogger("keras_par").removeHandler(handler)
+    return messages
+
+
 def warnings_about(which: str) -> list[str]:
     """What each rank warns of when the ranks are given different data as if it were the same."""
     import keras_par as kp

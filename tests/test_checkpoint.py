@@ -10,6 +10,7 @@ import pytest
 
 from keras_par.checkpoint import manifest as manifests
 from tests import checkpoint_tasks
+from tests.jobs import start, write_script
 from tests.ranks.pool import Failure
 
 
@@ -154,6 +155,28 @@ def test_load_checkpoint_in_one_process_without_horovod(path, written, ranks):
     trained, _ = json.loads((written / "weights").read_text())
     for ours, theirs in zip(result["weights"], trained[result["epoch"] - 1], strict=True):
         np.testing.assert_array_equal(ours, np.asarray(theirs, ours.dtype))
+
+
+PLAIN = """
+    import sys
+    import keras
+    import keras_par as kp
+    from tests.checkpoint_tasks import model
+
+    trained = model()
+    manifest = kp.load_checkpoint(sys.argv[1], trained)
+    loaded = [name for name in ("horovod", "mpi4py") if name in sys.modules]
+    print(manifest.name, float(sum(abs(w).sum() for w in trained.get_weights())), loaded)
+"""
+
+
+def test_load_checkpoint_in_a_plain_script(written, tmp_path):
+    job = start("python", 1, write_script(tmp_path, PLAIN), str(written))
+    assert job.status == 0, job.output
+    [(total, loaded)] = job.find(r"CKP-2_5 (\S+) (\[.*\])")
+    trained, _ = json.loads((written / "weights").read_text())
+    assert float(total) == pytest.approx(sum(np.abs(np.asarray(w)).sum() for w in trained[1]), rel=1e-6)
+    assert loaded == "[]"
 
 
 def test_there_is_no_checkpoint_is_a_sentence(tmp_path, ranks):

@@ -115,6 +115,22 @@ def test_each_rank_feeds_its_own_slice(lengths, ranks):
         assert result["steps"] == 2 * max(-(-length // 2) for length in lengths)
 
 
+SAID = {
+    "wrap": ["keras-par: data.shard: of 23 elements over 2 shards 1 are read twice (remainder='wrap')"],
+    "drop": ["keras-par: data.shard: of 23 elements over 2 shards 1 are left out (remainder='drop')"],
+    "exact": [],
+    "fit": [
+        "keras-par: of a global batch whose rows 2 ranks do not divide, rows are left out (remainder='drop')",
+    ],
+    "unequal": ["keras-par: the ranks have [9, 3] batches; a rank without one takes part with no rows"],
+}
+
+
+@pytest.mark.parametrize("which", SAID)
+def test_what_is_left_out_or_read_twice_is_said_once_on_rank_0(which, ranks):
+    assert ranks(2).run(input_kinds.said, which=which) == [SAID[which], []]
+
+
 @pytest.mark.parametrize("which", ["seed", "arrays"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_that_read_different_data_are_named(which, size, ranks):

@@ -62,7 +62,7 @@ def test_on_as_many_ranks_it_ends_bit_by_bit_the_same(size, data, stop, whole, r
 
 def resumes_from(data: str, epoch: int, step: int | None) -> str:
     """The checkpoint written last before a stop, where one is written at each step but the last, then at the end."""
-    num_steps = {"repeated": 4, "shard": 7}.get(data, 5)
+    num_steps = {"repeated": 4, "shard": 7, "sampler": 7}.get(data, 5)
     if step is None:
         # Stop comes after RankCheckpoint, so that the epoch's end has been written.
         return f"CKP-{epoch}_{num_steps}"
@@ -104,7 +104,7 @@ def test_another_global_batch_in_the_middle_of_an_epoch_is_refused(size, ranks, 
         assert "the data has 10 batches an epoch now, but had 5 when the checkpoint was written" in result.message
 
 
-@pytest.mark.parametrize("data", ["arrays", "dataset", "shard"])
+@pytest.mark.parametrize("data", ["arrays", "dataset", "shard", "sampler"])
 def test_four_two_one_three_ranks_go_on_where_the_others_stopped(data, whole, ranks, tmp_path, exactness):
     """Equal losses to rounding, whatever the numbers of ranks; partial metrics and gradients change hands in epochs."""
     folder, first, *rest = str(tmp_path), (4, (1, 3)), (2, (2, 2)), (1, (3, 4)), (3, None)

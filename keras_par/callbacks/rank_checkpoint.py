@@ -8,7 +8,7 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
-import keras_par
+from keras_par import __version__
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import snapshot
 from keras_par.checkpoint.due import Due
@@ -155,7 +155,7 @@ class RankCheckpoint(keras.callbacks.Callback):
             seed=global_seed(),
             monitored=monitored,
             variables=snapshot.variables_of(self.model),
-            versions={"keras-par": keras_par.__version__, "keras": keras.__version__, "tensorflow": tf.__version__},
+            versions={"keras-par": __version__, "keras": keras.__version__, "tensorflow": tf.__version__},
             files=[],
         )
         self._writer.begin(manifest, snapshot.take(self.model, self._communicator.rank))

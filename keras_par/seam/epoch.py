@@ -32,7 +32,7 @@ class ShardedEpochIterator(TFEpochIterator):
         self._order: str | None = None  # of batches in the epoch that has begun, before it was shuffled
         self._skip = 0  # batches the next iterator leaves out
         self._first_step = 0  # of the next epoch
-        _newest.set(weakref.ref(self))
+        _made.get([]).append(weakref.ref(self))
         if run is None:
             with without_distribution():
                 super().__init__(distribute_strategy, *args, **kwargs)
@@ -101,6 +101,10 @@ class ShardedEpochIterator(TFEpochIterator):
                     "middle of an epoch: give fit the same data in the same global batches, on any number of ranks."
                 )
         return None
+
+    def release(self) -> None:
+        """Lets go of the data, after the last epoch."""
+        self._epoch_iterator = self._current_iterator = None
 
     def reset(self):
         super().reset()
@@ -173,23 +177,30 @@ class ShardedEpochIterator(TFEpochIterator):
             self._run.same_so_far(self._source, num_read)
 
 
-_newest: contextvars.ContextVar[weakref.ref | None] = contextvars.ContextVar("keras_par_epochs", default=None)
+_made: contextvars.ContextVar[list[weakref.ref]] = contextvars.ContextVar("keras_par_epochs")
 
 
 def newest() -> ShardedEpochIterator | None:
-    """The iterator that `fit`, `evaluate` or `predict` made last, None if it is gone."""
-    reference = _newest.get()
-    return None if reference is None else reference()
+    """The iterator that the call of `fit`, `evaluate` or `predict` under way made last, None if there is none."""
+    made = _made.get([])
+    return made[-1]() if made else None
 
 
 @contextlib.contextmanager
-def put_back():
-    """Makes the iterator of before the newest one again after a call of `fit`, `evaluate` or `predict`."""
-    token = _newest.set(_newest.get())
+def released_after():
+    """Around a call of `fit`, `evaluate` or `predict`: lets go of the iterators it made when it ends.
+
+    A generator that was not read to its end keeps its iterator alive until garbage is collected, maybe minutes later.
+    To delete an iterator of tf.data then takes as long as its tuning thread sleeps, which is up to as long as it has
+    lived, and all ranks would wait for the one that collects.
+    """
+    token = _made.set([])
     try:
         yield
     finally:
-        _newest.reset(token)
+        for iterator in filter(None, (reference() for reference in _made.get())):
+            iterator.release()
+        _made.reset(token)
 
 
 def begin_at(model: keras.Model, epoch: int | None) -> None:

@@ -95,6 +95,8 @@ class Source:
         if order is not None:
             self.adapter = InOrder(self.adapter, order, self.is_sharded)
         dataset = self._dataset if isinstance(self.adapter, TFDatasetAdapter) else self.adapter.get_tf_dataset()
+        if not isinstance(self.adapter, TFDatasetAdapter):
+            dataset = untuned(dataset)
         if self.is_sharded:
             return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)
         if self.remainder == "drop":
@@ -106,6 +108,13 @@ class Source:
             return cut(batch, num_shards, shard_id, self.remainder)
 
         return dataset.enumerate().map(cut_noted).prefetch(2)
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A dataset of Python's making without tf.data's tuning thread, which has nothing to tune and delays its end."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def has_scalars(dataset: tf.data.Dataset) -> bool:

@@ -63,12 +63,12 @@ def together(original, kind: runs.Kind):
     def replacement(self, *args, **kwargs):
         binding = bindings.of(self)
         if binding is None:
-            with epochs.put_back():
+            with epochs.released_after():
                 return original(self, *args, **kwargs)
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
         run = start(self, binding, kind, call.arguments)
-        with run, epochs.put_back():
+        with run, epochs.released_after():
             return told(lambda: original(*call.args, **call.kwargs))
 
     return replacement
