@@ -54,7 +54,7 @@ def restore(model: keras.Model, found: Found, communicator: Communicator) -> Non
     of a few bytes.
 
     Raises:
-        ValueError: on every rank, if the checkpoint does not fit the model.
+        ValueError: on every rank, if the checkpoint does not fit the model, or its position the data.
     """
     manifest, files = found
     iterator = epochs.newest()
