@@ -16,7 +16,8 @@ JOB_SECONDS = 180
 class Ended:
     """How a job ended: exit status, and what it printed to both streams, without the launcher's prefixes.
 
-    mpirun may print two ranks' lines as one, so tests look for parts of the output, not for whole lines.
+    mpirun may print two ranks' lines as one, so tests look for parts of the output, not for whole lines. Where
+    PYTHONUNBUFFERED is set each argument of a `print` is a write of its own, so such a part is one argument.
     """
 
     status: int

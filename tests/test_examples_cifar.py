@@ -62,8 +62,8 @@ def test_each_rank_reads_its_own_rows_and_draws_its_own_crops(data_dir, tmp_path
         crops = [batch.numpy().tobytes() for batch, _ in batches.take(4)]
         digests = world.current().all_gather_object(hashlib.sha256(crops[0]).hexdigest(), "test.crops")
         print(
-            f"rank {{kp.rank()}}: {{[len(part) for part in everyone]}} rows,",
-            f"{{len(set(everyone[0]) & set(everyone[1]))}} shared, {{len(set(digests))}} sets of crops,",
+            f"rank {{kp.rank()}}: {{[len(part) for part in everyone]}} rows, "
+            f"{{len(set(everyone[0]) & set(everyone[1]))}} shared, {{len(set(digests))}} sets of crops, "
             f"{{len(set(crops))}} batches differ",
             flush=True,
         )
