@@ -1,6 +1,8 @@
 """What the pools run: each function here is called on every rank, or in the plain process, by its name."""
 
 import contextlib
+import threading
+import time
 import warnings
 
 import keras
@@ -223,6 +225,29 @@ def count_collectives(name: str, eagerly: bool = False, **options) -> dict:
         "iterations": int(model.optimizer._iterations.value),
         "num_parameters": sum(int(np.prod(v.shape)) for v in model.trainable_variables),
     }
+
+
+def reduce_in_another_order() -> dict[str, int]:
+    """Eager sums of two names, which the last rank begins in the opposite order."""
+    import tensorflow as tf
+
+    from keras_par.comm import world
+
+    communicator = world.current()
+    sums: dict[str, int] = {}
+
+    def reduce(name: str, value: int) -> None:
+        [total] = communicator.all_reduce([tf.constant(value)], f"test.{name}")
+        sums[name] = int(total)
+
+    calls = [("ones", 1), ("tens", 10)]
+    threads = [threading.Thread(target=reduce, args=call) for call in calls]
+    for thread in threads if communicator.rank < communicator.size - 1 else reversed(threads):
+        thread.start()
+        time.sleep(0.5)
+    for thread in threads:
+        thread.join()
+    return sums
 
 
 def reduce_by_hand(mean: bool, compression) -> list:

@@ -32,6 +32,11 @@ def test_a_synchronized_layer_costs_one_gather_forward_and_one_reduce_backward(r
         assert kinds.count("all_reduce") == 2 * num_traces  # the layer's, and the gradients'
 
 
+def test_eager_collectives_of_different_names_are_never_joined(ranks):
+    for sums in ranks(3).run(tasks.reduce_in_another_order):
+        assert sums == {"ones": 3, "tens": 30}
+
+
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("mean", [True, False])
 @pytest.mark.parametrize("compression", [None, "fp16", "bf16"])
