@@ -10,7 +10,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath .venv)
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-all check bench setup clean
+.PHONY: demo test test-all check browser bench setup clean
 
 setup: .venv/ready
 
@@ -31,10 +31,19 @@ check: setup
 	ruff format --check .
 	mypy
 
-test: check
+# The tests look at the report's page in a headless browser; installs Debian's if there is none.
+APT := apt-get install -y -qq --no-install-recommends chromium chromium-driver
+browser:
+	@if command -v chromedriver && { command -v chromium || command -v google-chrome; }; then exit 0; \
+	elif command -v apt-get && [ "$$(id -u)" = 0 ]; then apt-get update -qq && $(APT) && exit 0; \
+	elif command -v apt-get && sudo -n true; then sudo -n apt-get update -qq && sudo -n $(APT) && exit 0; \
+	fi > /dev/null 2>&1; \
+	echo "The tests of the report need a browser: install Chromium and ChromeDriver (Debian: chromium chromium-driver)."
+
+test: check browser
 	python -m pytest -m "not slow"
 
-test-all: check
+test-all: check browser
 	python -m pytest
 
 bench: setup

@@ -10,6 +10,9 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "keras_par"
 FLOORS = {"plan": 0, "comm": 1, "seam": 2, "distribution": 3}
 FLOORS |= dict.fromkeys(("data", "checkpoint", "schedules"), 4) | {"callbacks": 5}
+# The rooms of the command line, and all that each may import.
+SIDE = {"cluster": {"plan"}, "agent": {"plan", "cluster"}, "report": {"plan"}, "doctor": {"plan", "cluster"}}
+SIDE |= {"launch": {"plan", *SIDE}}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -40,8 +43,8 @@ def test_imports_only_go_down(path):
         parts = name.split(".")
         if parts[0] != "keras_par" or len(parts) < 2 or parts[1] in ("__version__", here):
             continue
-        if here == "launch":
-            assert parts[1] == "plan", f"{path} imports {name}"
+        if here in SIDE:
+            assert parts[1] in SIDE[here], f"{path} imports {name}"
         else:
             assert FLOORS[parts[1]] < FLOORS[here], f"{path} imports {name}"
 
@@ -54,7 +57,7 @@ def test_private_parts_of_keras_stay_in_the_seam(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_lower_floors_know_neither_keras_nor_tensorflow(path):
-    forbidden = {"plan": {"keras", "tensorflow", "horovod"}, "comm": {"keras"}, "launch": {"keras", "tensorflow"}}
+    forbidden = {light: {"keras", "tensorflow", "horovod"} for light in ("plan", *SIDE)} | {"comm": {"keras"}}
     roots = {name.split(".")[0] for name in imports(path)}
     assert not roots & forbidden.get(room(path), set())
 

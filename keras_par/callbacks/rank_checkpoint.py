@@ -89,6 +89,7 @@ class RankCheckpoint(keras.callbacks.Callback):
         self._due = Due(None if every == "epoch" else every, every_seconds, self._communicator)
         self._writer = Writer(self._directory, prefix, keep, asynchronous, self._communicator)
         self._epoch = self._step = 0
+        self._saved: tuple[int, int] | None = None  # epochs and steps that were done at the newest
         self.acts_on_all_ranks = f"RankCheckpoint(prefix={prefix!r}, every={every!r}, every_seconds={every_seconds})"
 
     @property
@@ -135,6 +136,15 @@ class RankCheckpoint(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         self._writer.finish()
 
+    def on_interrupt(self, epoch_is_complete: bool) -> None:
+        """Writes a last checkpoint where the user ends the job, unless only the best are wanted."""
+        self._writer.finish()
+        if self._best is None:
+            epoch, step = (self._epoch + 1, 0) if epoch_is_complete else (self._epoch, self._step)
+            if (epoch, step) != self._saved:
+                self._save(epoch, step, None)
+            self._writer.finish()
+
     def _is_last_step(self) -> bool:
         """True where an epoch's end follows, after which a checkpoint needs no metrics."""
         num_steps = self.params.get("steps")
@@ -143,6 +153,7 @@ class RankCheckpoint(keras.callbacks.Callback):
     def _save(self, epoch: int, step: int, monitored: list | None) -> None:
         """Begins to write a checkpoint; `epoch` epochs are complete, and `step` steps of the next one."""
         self._serial += 1
+        self._saved = (epoch, step)
         position = None if self._iterator is None else list(self._iterator.position(in_epoch=step > 0))
         manifest = Manifest(
             name=f"{self._prefix}-{self._epoch + 1}_{self._step}",

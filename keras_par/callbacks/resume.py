@@ -5,7 +5,7 @@ from pathlib import Path
 import keras
 
 from keras_par.checkpoint import resume
-from keras_par.comm import world
+from keras_par.comm import heartbeat, world
 from keras_par.distribution.runtime import init
 from keras_par.seam import epoch as epochs
 
@@ -56,11 +56,12 @@ class Resume(keras.callbacks.Callback):
         self.resumed_from = manifest.name
         epochs.begin_at(self.model, manifest.epoch)
         if communicator.rank == 0:
-            print(
-                f"keras-par: resuming from checkpoint {manifest.name}: {manifest.epoch} epoch(s) and {manifest.step} "
-                "step(s) are done",
-                flush=True,
+            text = (
+                f"resuming from checkpoint {manifest.name}: {manifest.epoch} epoch(s) and {manifest.step} step(s) are "
+                "done"
             )
+            print(f"keras-par: {text}", flush=True)
+            heartbeat.current().tell("resume", text=text)
 
     def on_epoch_begin(self, epoch, logs=None):
         if self._found is not None and self._found[0].step:

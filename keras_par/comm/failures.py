@@ -9,7 +9,7 @@ import uuid
 
 import tensorflow as tf
 
-from keras_par.comm import world
+from keras_par.comm import heartbeat, world
 from keras_par.comm.communicator import Communicator
 
 ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
@@ -116,7 +116,15 @@ def explain(error: Exception) -> Exception:
     in a collective. A rank whose error only says that another one left gets a RuntimeError naming that rank.
     Called again with an error it has seen, it returns it unchanged.
     """
-    if _board is None or isinstance(error, AgreedError) or getattr(error, "_keras_par_told", False):
+    if _board is None or getattr(error, "_keras_par_told", False):
+        return error
+    heartbeat.current().tell(
+        "failure",
+        message=f"{type(error).__name__}: {first_line(error)}",
+        is_consequence=is_consequence(error),
+        on_all_ranks=isinstance(error, AgreedError),
+    )
+    if isinstance(error, AgreedError):
         return error
     if is_consequence(error):
         told: Exception = RuntimeError(name_culprit(_board.failures(), _board._rank))

@@ -1,10 +1,12 @@
 """Starts and holds this process's one communicator: Horovod's in a launched job, the solo one otherwise."""
 
 import atexit
+from collections.abc import Callable
 
-from keras_par.comm import launch
+from keras_par.comm import heartbeat, launch, rendezvous
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.watched import WatchedCommunicator
 
 _active: Communicator | None = None
 
@@ -41,10 +43,19 @@ def create(engine: str | None, launched: launch.Launch) -> Communicator:
             f"{launched.size} rank(s): start the script by '{how[engine]}'."
         )
     if launched.engine == "solo":
-        return SoloCommunicator()
+        return watched(SoloCommunicator)
+    rendezvous.join(launched)
     from keras_par.comm.horovod import HorovodCommunicator
 
-    return HorovodCommunicator(launched.engine)
+    return watched(lambda: HorovodCommunicator(launched.engine))
+
+
+def watched(start: Callable[[], Communicator]) -> Communicator:
+    """What `start` returns, noting its collectives for the launcher where one watches this process."""
+    beat = heartbeat.current()
+    with beat.collective("kp.init"):
+        communicator = start()
+    return WatchedCommunicator(communicator, beat) if beat.is_watched else communicator
 
 
 def current() -> Communicator:

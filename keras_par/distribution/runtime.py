@@ -1,12 +1,14 @@
 """`kp.init()` and what it starts: communication, this rank's device, a shared seed, the hooks in Keras."""
 
+import os
 import random
 import sys
 
 import tensorflow as tf
 
-from keras_par.comm import failures, world
+from keras_par.comm import failures, launch, world
 from keras_par.comm.communicator import Communicator
+from keras_par.seam.beats import StopRequested
 from keras_par.seam.install import install
 
 UNSET_SEED = 87654321  # what TensorFlow reports while no global seed is set
@@ -15,29 +17,32 @@ UNSET_SEED = 87654321  # what TensorFlow reports while no global seed is set
 def init(engine: str | None = None) -> None:
     """Starts the job: joins the other ranks of the launch, or none without a launcher. May be called again.
 
-    Under `horovodrun` or `mpirun` it starts Horovod, gives a rank with GPUs the one of its local rank, and, where
-    no TensorFlow seed is set, sets the same one on all ranks, so that unseeded shuffles of tf.data agree.
-    Without a launcher there is one rank, and neither Horovod nor MPI is loaded.
+    Under `keras-par run`, `horovodrun` or `mpirun` it starts Horovod, gives a rank with GPUs the one of its local
+    rank, or DEVICE_ID's where that is set, and, where no TensorFlow seed is set, sets the same one on all ranks, so
+    that unseeded shuffles of tf.data agree. Without a launcher there is one rank, and neither Horovod nor MPI is
+    loaded, unless RANK_SIZE and RANK_ID are set: processes started by hand then find each other at MASTER_ADDR
+    (default 127.0.0.1) and MASTER_PORT (default 29500), wait HOROVOD_START_TIMEOUT seconds (default 120) for each
+    other, and are connected by Gloo.
 
     Args:
         engine: "mpi", "gloo" or "solo" to insist on one; None takes what the launch offers.
 
     Raises:
         ValueError: `engine` is unknown.
-        RuntimeError: the launch does not offer `engine`, Horovod is missing or does not load, or this version of
-            Keras is not supported.
+        RuntimeError: the launch does not offer `engine`, processes started by hand do not make one job or have an
+            impossible DEVICE_ID, Horovod is missing or does not load, or this version of Keras is not supported.
 
     Costs a few all-gathers of some bytes, the first time.
     """
     first = not world.is_started()
     install()
+    device = launch.device(os.environ, len(tf.config.list_physical_devices("GPU"))) if first else None
     communicator = world.start(engine)
     if first:
-        take_gpu(communicator)
+        take_gpu(communicator, device)
         failures.start(communicator)
         share_seed(communicator)
-        if communicator.size > 1:
-            sys.excepthook = tell_before(sys.excepthook)
+        sys.excepthook = tell_before(sys.excepthook)
 
 
 def shutdown() -> None:
@@ -70,11 +75,14 @@ def barrier() -> None:
     world.current().barrier("kp.barrier")
 
 
-def take_gpu(communicator: Communicator) -> None:
-    """Lets this rank see one GPU, its local rank's. Written by TensorFlow's and Horovod's guides; untested."""
+def take_gpu(communicator: Communicator, device: int | None) -> None:
+    """Lets this rank see one GPU, `device` or its local rank's, as TensorFlow's and Horovod's guides say.
+
+    Tested with stand-ins for GPUs only.
+    """
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus and communicator.size > 1:
-        own = gpus[communicator.local_rank % len(gpus)]
+    if gpus and (communicator.size > 1 or device is not None):
+        own = gpus[communicator.local_rank % len(gpus) if device is None else device]
         tf.config.set_visible_devices(own, "GPU")
         tf.config.experimental.set_memory_growth(own, True)
 
@@ -91,9 +99,14 @@ def share_seed(communicator: Communicator) -> None:
 
 
 def tell_before(hook):
-    """An excepthook that lets the other ranks know why this one ends, then does what `hook` does."""
+    """An excepthook that lets the other ranks know why this one ends, then does what `hook` does.
+
+    Where all ranks end together because the user asked for it, it prints the sentence that says so.
+    """
 
     def replacement(kind, error, traceback):
+        if isinstance(error, StopRequested):
+            return print(error, file=sys.stderr)
         if isinstance(error, Exception):
             told = failures.explain(error)
             if told is not error:

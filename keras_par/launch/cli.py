@@ -1,22 +1,41 @@
 """Parses the `keras-par` command line and calls the one function a sub-command stands for."""
 
 import argparse
+import importlib
 import sys
+from typing import NoReturn
 
 from keras_par import __version__
-from keras_par.launch import install_horovod
+
+WRONG_USAGE = 2
+COMMANDS = {
+    "run": "keras_par.launch.run",
+    "install-horovod": "keras_par.launch.install_horovod",
+    "doctor": "keras_par.doctor.command",
+    "report": "keras_par.report.command",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(WRONG_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs `keras-par` with `argv` (default: the process's) and returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="keras-par",
-        description="Distributed training for Keras 3 on TensorFlow.",
-    )
+    argv = sys.argv[1:] if argv is None else argv
+    parser = Parser(prog="keras-par", description="Distributed training for Keras 3 on TensorFlow.")
     parser.add_argument("--version", action="version", version=f"keras-par {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    install_horovod.add_parser(commands)
-    arguments = parser.parse_args(argv)
+    wanted = argv[:1] if argv[:1] and argv[0] in COMMANDS else COMMANDS  # the others would only delay its start
+    for name in wanted:
+        importlib.import_module(COMMANDS[name]).add_parser(commands)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        commands.choices[arguments.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    arguments.argv = argv
     return arguments.run(arguments)
 
 

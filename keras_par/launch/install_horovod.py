@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-HOROVOD_VERSION = "0.28.1"
+from keras_par.cluster.environment import HOROVOD_VERSION, scripts, search_path
+
 ENGINES = ("mpi", "gloo")
 
 # Horovod 0.28.1 includes this header by the name it had before TensorFlow 2.20 moved XLA out of its tree.
@@ -147,10 +147,6 @@ def install_requirements(console: Console, engine: str) -> str:
     return "none" if engine == "gloo" else mpi_version(find_mpicxx())
 
 
-def scripts() -> Path:
-    return Path(sysconfig.get_path("scripts"))
-
-
 def find_mpicxx() -> Path | None:
     """The MPI compiler that the build will find: this environment's, else the first on PATH."""
     found = shutil.which("mpicxx", path=build_environment("mpi")["PATH"])
@@ -212,7 +208,7 @@ def build_environment(engine: str) -> dict[str, str]:
     prefix = Path(sys.prefix)
     environment = dict(os.environ)
     environment |= {
-        "PATH": f"{scripts()}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PATH": search_path(),
         "HOROVOD_WITH_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_PYTORCH": "1",
         "HOROVOD_WITHOUT_MXNET": "1",

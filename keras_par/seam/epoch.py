@@ -10,6 +10,7 @@ from keras.src.backend.tensorflow import trainer as keras_trainer
 from keras.src.distribution import distribution_lib
 from keras.src.trainers.epoch_iterator import EpochIterator
 
+from keras_par.comm import heartbeat
 from keras_par.seam import run as runs
 from keras_par.seam.input import Source
 from keras_par.seam.position import Position, order_of, replay
@@ -139,8 +140,13 @@ class ShardedEpochIterator(TFEpochIterator):
 
         That costs one all-reduce of a scalar for each `steps_per_execution` steps.
         """
-        if self._end == "same":
-            return super().__next__()
+        beat = heartbeat.current()
+        beat.enter(heartbeat.DATA)
+        steps = super().__next__() if self._end == "same" else self._next_together()
+        beat.enter(heartbeat.CALLBACK)
+        return steps
+
+    def _next_together(self):
         begin_step, end_step, iterator = next(self._epoch_iterator)
         batches = []
         for _ in range(self.steps_per_execution):

@@ -10,12 +10,14 @@ from keras import tree
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.trainers.trainer import Trainer
 
-from keras_par.comm import failures, world
+from keras_par.comm import failures, heartbeat, world
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.watched import marked
 from keras_par.seam import binding as bindings
 from keras_par.seam import epoch as epochs
 from keras_par.seam import metrics, writers
 from keras_par.seam import run as runs
+from keras_par.seam.beats import Beats, beating
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
@@ -62,14 +64,15 @@ def together(original, kind: runs.Kind):
 
     def replacement(self, *args, **kwargs):
         binding = bindings.of(self)
-        if binding is None:
-            with epochs.released_after():
-                return original(self, *args, **kwargs)
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
-        run = start(self, binding, kind, call.arguments)
-        with run, epochs.released_after():
-            return told(lambda: original(*call.args, **call.kwargs))
+        if kind == "fit":
+            call.arguments["callbacks"] = with_our_own(self, call.arguments["callbacks"], binding is not None)
+        with heartbeat.current().call(kind), epochs.released_after():
+            if binding is None:
+                return original(*call.args, **call.kwargs)
+            with start(self, binding, kind, call.arguments):
+                return told(lambda: original(*call.args, **call.kwargs))
 
     return replacement
 
@@ -78,13 +81,10 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
     """A run for these arguments of a trainer method, which it adjusts: quiet ranks, and callbacks that agree."""
     if arguments["verbose"] == "auto" and binding.communicator.rank != 0:
         arguments["verbose"] = 0
-    given = arguments["callbacks"]
-    callbacks = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else tree.flatten(given or [])
-    callbacks = [callback for callback in callbacks if callback is not None]
+    callbacks = listed(arguments["callbacks"])
     outer = runs.current()
     if kind == "fit":
         reads = runs.reads_each_step(callbacks, "train") or runs.reads_each_step(callbacks, "test")
-        arguments["callbacks"] = stopping_together(model, given, callbacks)
     elif outer is not None and outer.model is model:
         reads = outer.logs_each_step  # as the ranks agreed on for the whole fit
     else:
@@ -102,14 +102,24 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
     return run
 
 
-def stopping_together(model: keras.Model, given, callbacks: list):
-    """The callbacks that `fit` was given, and one that stops all ranks when one of them asks for it."""
-    stop = runs.StopTogether()
+def listed(given) -> list:
+    """The callbacks in what a trainer method takes as such."""
+    found = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else tree.flatten(given or [])
+    return [callback for callback in found if callback is not None]
+
+
+def with_our_own(model: keras.Model, given, is_distributed: bool):
+    """The callbacks that `fit` was given, and behind them those that stop all ranks and that note epochs."""
+    callbacks = listed(given)
+    ours = [runs.StopTogether()] if is_distributed else []
+    ours += [Beats(callbacks)] if heartbeat.current().is_watched else []
     if not isinstance(given, keras.callbacks.CallbackList):
-        return [*callbacks, stop]
-    if not any(isinstance(callback, runs.StopTogether) for callback in callbacks):
-        stop.set_model(model)
-        given.callbacks.append(stop)
+        return [*callbacks, *ours] if ours else given
+    for callback in ours:
+        if not any(isinstance(each, type(callback)) for each in callbacks):
+            callback.set_model(model)
+            callback.set_params(given.params)
+            given.callbacks.append(callback)
     return given
 
 
@@ -124,7 +134,7 @@ def batch_together(original, kind: runs.Kind):
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
         batch = tuple(call.arguments[name] for name in ("x", "y", "sample_weight"))
-        with runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
+        with heartbeat.current().call(kind), runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
             told(lambda: run.open_batch(batch))
             return told(lambda: original(*call.args, **call.kwargs))
 
@@ -162,12 +172,13 @@ def make_function(original):
     def replacement(self, step_function):
         binding = bindings.of(self)
         if binding is None:
-            return original(self, step_function)
+            function = original(self, step_function)
+            return beating(self, function) if heartbeat.current().is_watched else function
         compiled = self.jit_compile and can_compile(self, step_function)
         # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
         asked, self._jit_compile = self._jit_compile, False
         try:
-            function = original(self, distributed_step(self, binding, step_function, compiled))
+            function = original(self, marked(distributed_step(self, binding, step_function, compiled)))
         finally:
             self._jit_compile = asked
 
@@ -176,7 +187,7 @@ def make_function(original):
             run = runs.current()
             return run.global_logs(logs) if run is not None and run.logs_each_step else logs
 
-        return with_global_logs
+        return beating(self, with_global_logs)
 
     return replacement
 
@@ -254,7 +265,7 @@ def make_predict_function(original):
         result = original(self, force)
         binding = bindings.of(self)
         if binding is not None and fresh:
-            self.predict_function = whole_predictions(binding, self.predict_function)
+            self.predict_function = beating(self, whole_predictions(binding, self.predict_function))
         return result
 
     return replacement

@@ -1,0 +1,269 @@
+"""Runs one rank's program below mpirun or horovodrun, passes its output on, reports on it, leaves nothing behind."""
+
+import argparse
+import dataclasses
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from keras_par.agent import wire
+from keras_par.agent.lines import Lines
+from keras_par.agent.rank_log import RankLog
+from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
+from keras_par.agent.states import Exit, State, as_message
+from keras_par.agent.traceback_text import readable_stacks, summarize
+from keras_par.cluster.binding import bind
+
+BEAT_SECONDS = 1.0
+PATIENCE_SECONDS = 0.5  # for the rest of a line
+STACK_SECONDS = 0.5  # a program has to write its stacks
+TERMINATE_SECONDS = 2.0  # from SIGTERM to SIGKILL
+DRAIN_SECONDS = 1.0  # children of a program that has ended may hold its output open
+SETTLE_SECONDS = 0.02  # until a step that was beginning sees that it shall pause
+TAIL_LINES = 400
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+
+# How mpirun (Open MPI, then MPICH and Intel MPI) and horovodrun tell a process its rank.
+RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
+LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "HOROVOD_LOCAL_RANK")
+LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "HOROVOD_LOCAL_SIZE")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a program for the launcher that the environment names; where it names none, becomes the program."""
+    parser = argparse.ArgumentParser(prog="python -m keras_par.agent", description=__doc__)
+    parser.add_argument("--bind", action="store_true", help="bind to this rank's share of the host's cores")
+    parser.add_argument("command", nargs="+", metavar="PROGRAM")
+    arguments = parser.parse_args(argv)
+    if arguments.bind:
+        bind(number(LOCAL_RANK), number(LOCAL_SIZE, 1))
+    channel = wire.connect()
+    if channel is None:
+        os.execvp(arguments.command[0], arguments.command)
+    rank = number(RANK)
+    channel.send({"hello": rank, "host": socket.gethostname(), "pid": os.getpid()})
+    job = channel.receive()
+    if job is not None:
+        Agent(rank, arguments.command, job, channel).run()
+    return 0  # what the program's status was, the launcher knows; another would make mpirun end the others itself
+
+
+def number(variables: Sequence[str], default: int = 0) -> int:
+    """The first of these environment variables that is set."""
+    return next((int(os.environ[name]) for name in variables if name in os.environ), default)
+
+
+class Agent:
+    """One rank's program, from its start to its end, in one thread that waits for whatever happens next.
+
+    Args:
+        rank: of the program.
+        command: the program and its arguments.
+        job: what the launcher says about the job: "environment", "folder" of the logs or None, "forward", whether
+            output goes to the launcher, "merge_stderr", "attempt".
+        channel: to the launcher.
+    """
+
+    def __init__(self, rank: int, command: Sequence[str], job: wire.Message, channel: wire.Channel):
+        self._rank, self._command, self._job, self._channel = rank, command, job, channel
+        folder = job["folder"]
+        self._log = RankLog(Path(folder) / f"rank.{rank}", job["attempt"], self._warn) if folder else None
+        self._forward = job["forward"]
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._tails: dict[str, deque[str]] = {name: deque(maxlen=TAIL_LINES) for name in ("stdout", "stderr")}
+        self._failure: wire.Message = {}
+        self._was_told = False
+        self._state = State(rank)
+        self._kills_before = num_kills_for_memory()
+
+    def run(self) -> None:
+        """Starts the program, and returns when it and all it has started are gone."""
+        wake_up, _writer = sockets_of_signals()
+        try:
+            self._process = RankProcess(
+                self._command, {**os.environ, **self._job["environment"]}, self._job["merge_stderr"]
+            )
+        except OSError as error:
+            complaint = f"'{self._command[0]}' cannot be started ({error.strerror})"
+            end = Exit(self._rank, socket.gethostname(), 126, time.time(), last_words=complaint)
+            return self._channel.send({"exit": as_message(end)})
+        self._watch(self._process.stdout, "stdout", self._output)
+        if self._process.stderr:
+            self._watch(self._process.stderr, "stderr", self._output)
+        self._watch(self._process.notes, "notes", self._note)
+        self._selector.register(self._channel, selectors.EVENT_READ, self._obey)
+        self._selector.register(wake_up, selectors.EVENT_READ, lambda: wake_up.recv(4096))
+        self._beat()
+        while self._process.poll() is None:
+            self._wait(None)
+        self._drain()
+        self._process.kill()
+        self._report_end()
+
+    def _watch(self, file, name: str, react: Callable[[str, str, bytes], None]) -> None:
+        """Passes whole lines of a pipe to `react`, and parts of lines that nothing follows for a while."""
+        descriptor = file if isinstance(file, int) else file.fileno()
+        lines = Lines()
+
+        def read() -> None:
+            data = os.read(descriptor, 65536)
+            if not data:
+                self._selector.unregister(descriptor)
+            lines.add(data)
+            react(name, lines.whole() if data else lines.rest(), data)
+            if lines.has_rest and not lines.is_awaited:
+                lines.is_awaited = True
+                self._after(PATIENCE_SECONDS, give_up)
+
+        def give_up() -> None:
+            lines.is_awaited = False
+            react(name, lines.rest(), b"")
+
+        self._selector.register(descriptor, selectors.EVENT_READ, read)
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Reacts to what happens next, in at most `seconds`; False if nothing did."""
+        timer = min((when for when, _ in self._timers), default=None)
+        if timer is not None:
+            rest = max(0.0, timer - time.monotonic())
+            seconds = rest if seconds is None else min(seconds, rest)
+        events = self._selector.select(seconds)
+        for key, _ in events:
+            key.data()
+        due = [each for each in self._timers if each[0] <= time.monotonic()]
+        for each in due:
+            self._timers.remove(each)
+            each[1]()
+        return bool(events)
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._timers.append((time.monotonic() + seconds, action))
+
+    def _beat(self) -> None:
+        self._state = self._process.state(self._rank)
+        self._channel.send({"state": as_message(self._state)})
+        self._log_progress()
+        self._after(BEAT_SECONDS, self._beat)
+
+    def _log_progress(self, is_last: bool = False) -> None:
+        names = ("phase", "call", "collective", "epoch", "step", "steps", "loss", "seconds", "step_times", "rss", "cpu")
+        if self._log:
+            self._log.progress({"time": time.time(), **{name: getattr(self._state, name) for name in names}}, is_last)
+
+    def _output(self, stream: str, text: str, data: bytes) -> None:
+        is_kept = self._log is None or not data or self._log.write(stream, data)
+        self._tails[stream].extend(text.splitlines())
+        if text and (self._forward or not is_kept):
+            self._channel.send({"output": stream, "text": text})
+
+    def _note(self, _: str, text: str, data: bytes) -> None:
+        for note in map(wire.parsed, text.splitlines()):
+            kind = note.pop("note", None)
+            if kind == "epoch" and self._log:
+                self._log.note("epochs.jsonl", note)
+            elif kind == "failure":
+                self._failure = self._failure or note
+            elif kind == "resume":
+                self._channel.send({"resume": note["text"]})
+
+    def _warn(self, text: str) -> None:
+        self._channel.send({"warning": text})
+
+    def _obey(self) -> None:
+        order = self._channel.receive()
+        if order is None:  # the launcher is gone
+            self._selector.unregister(self._channel)
+            self._terminate()
+        elif "stacks" in order:
+            self._send_stacks()
+        elif "pause" in order:
+            self._pause()
+        elif "stop_before" in order:
+            self._process.page.stop_before = order["stop_before"]
+        elif "signal" in order:
+            self._process.send_signal(order["signal"])
+        elif "terminate" in order:
+            self._terminate()
+        elif "kill" in order:
+            self._was_told = True
+            self._process.kill()
+
+    def _send_stacks(self) -> None:
+        begin = self._process.request_stacks()
+
+        def send() -> None:
+            text = "" if begin is None else readable_stacks(self._process.stacks(begin))
+            self._channel.send({"stacks": text})
+
+        self._after(0 if begin is None else STACK_SECONDS, send)
+
+    def _pause(self) -> None:
+        self._process.page.pause = 1
+        time.sleep(SETTLE_SECONDS)
+        state = self._process.state(self._rank)
+        self._channel.send({"paused": {"executions": state.executions, "call": state.call}})
+
+    def _terminate(self) -> None:
+        self._was_told = True
+        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGCONT)
+        self._after(TERMINATE_SECONDS, self._process.kill)
+
+    def _drain(self) -> None:
+        """Reads what is left in the pipes."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while time.monotonic() < deadline and self._wait(0.05):
+            pass
+
+    def _report_end(self) -> None:
+        words = [*self._tails["stdout"], *self._tails["stderr"]]
+        error, user_line = summarize(words)
+        status = self._process.poll() or 0
+        self._state = self._process.state(self._rank)
+        failed = {name: self._failure[name] for name in ("call", "epoch", "step") if name in self._failure}
+        self._log_progress(is_last=True)
+        end = Exit(
+            rank=self._rank,
+            host=socket.gethostname(),
+            status=status,
+            time=time.time(),
+            out_of_memory=status == -signal.SIGKILL and num_kills_for_memory() > self._kills_before,
+            was_told=self._was_told,
+            failed=self._failure.get("time"),
+            is_consequence=self._failure.get("is_consequence", False),
+            on_all_ranks=self._failure.get("on_all_ranks", False),
+            error=error or self._failure.get("message"),
+            user_line=user_line,
+            last_words=next((line.strip() for line in reversed(words) if line.strip()), None),
+            stack=readable_stacks(self._process.stacks()) if -status in FAULTS else None,
+            place=dataclasses.replace(self._state, **failed).place(),
+            rss=self._state.rss,
+            log=str(self._log.path("stdout" if self._job["merge_stderr"] else "stderr")) if self._log else None,
+        )
+        self._channel.send({"exit": as_message(end)})
+
+
+def sockets_of_signals() -> tuple[socket.socket, socket.socket]:
+    """A socket that can be read when a child has ended, and its other end, which must be kept.
+
+    What mpirun and horovodrun signal is left to the launcher.
+    """
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, lambda *_: None)
+    return reader, writer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

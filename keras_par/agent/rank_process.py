@@ -1,0 +1,177 @@
+"""The user's program of one rank: starts it, reads its page, asks it for stacks, and ends it with all its children."""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from keras_par.agent.states import State
+from keras_par.plan.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class RankProcess:
+    """A running program, the leader of a session of its own.
+
+    It dies with this process, which adopts what the program leaves behind.
+
+    Args:
+        command: the program and its arguments.
+        environment: its variables.
+        merge_stderr: True writes both streams to one.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], merge_stderr: bool):
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        page_file = os.memfd_create("kp-page", 0)
+        os.truncate(page_file, ctypes.sizeof(Page))
+        self.page = Page.from_buffer(mmap.mmap(page_file, ctypes.sizeof(Page)))
+        self.page.magic, self.page.stop_before = MAGIC, NEVER
+        self._stacks = os.memfd_create("kp-stacks", 0)
+        self.notes, notes = os.pipe()
+        files = (page_file, self._stacks, notes)
+        self._process = subprocess.Popen(
+            command,
+            env={**environment, VARIABLE: ",".join(map(str, files))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge_stderr else subprocess.PIPE,
+            bufsize=0,
+            pass_fds=files,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        os.close(page_file)
+        os.close(notes)
+        self.pid = self._process.pid
+        self.stdout, self.stderr = self._process.stdout, self._process.stderr
+        self._marks: tuple[int, ...] = ()
+        self._rss, self._cpu = 0, 0.0
+        self._progressed = self.began = time.monotonic()
+
+    @property
+    def has_joined(self) -> bool:
+        """True once the program itself has called kp.init(), and answers for stacks."""
+        return self.page.pid == self.pid
+
+    def poll(self) -> int | None:
+        """Its exit status, minus the signal that ended it, None while it runs."""
+        return self._process.poll()
+
+    def send_signal(self, number: int) -> None:
+        """Sends the program alone a signal, if it still runs."""
+        self._process.send_signal(number)
+
+    def request_stacks(self) -> int | None:
+        """Lets the program write its stacks; returns where they will begin, None if it cannot."""
+        if not self.has_joined or self.poll() is not None:
+            return None
+        before = os.fstat(self._stacks).st_size
+        self.send_signal(STACK_SIGNAL)
+        return before
+
+    def stacks(self, begin: int = 0) -> str:
+        """What the program has written about its stacks since `begin`."""
+        size = os.fstat(self._stacks).st_size
+        return os.pread(self._stacks, size - begin, begin).decode(errors="replace")
+
+    def kill(self) -> None:
+        """Kills the program and whatever it has started, wherever that has gone."""
+        import psutil
+
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        self._process.wait()
+
+    def state(self, rank: int) -> State:
+        """Where the program is now."""
+        page, now = self.page, time.monotonic()
+        status = process_status(self.pid)
+        self._rss, self._cpu = status.rss or self._rss, status.cpu or self._cpu
+        in_step = PHASES[page.phase] == "step"
+        waits = page.collective or (page.graph_collective if in_step else b"")
+        self._note_progress(now)
+        return State(
+            rank=rank,
+            has_joined=bool(page.pid),
+            phase=GRAPH_PHASES[page.graph_phase] if in_step else "reduce" if waits else PHASES[page.phase],
+            phase_seconds=now - page.phase_since if page.pid else now - self.began,
+            call=CALLS[page.call],
+            collective=waits.decode(errors="replace") or None,
+            epoch=page.epoch,
+            step=page.step,
+            steps=page.steps,
+            executions=page.executions,
+            quiet=now - self._progressed,
+            is_stopped=status.letter in "Tt",
+            python_seconds=now - page.sampled if page.sampled else 0.0,
+            loss=page.loss if page.loss == page.loss else None,
+            seconds=seconds_by_phase(page, now),
+            step_times={str(number): count for number, count in enumerate(page.step_times) if count},
+            rss=self._rss,
+            cpu=self._cpu,
+        )
+
+    def _note_progress(self, now: float) -> None:
+        page = self.page
+        marks = (page.pid, page.marks, page.graph_marks)
+        if marks != self._marks:
+            self._marks, self._progressed = marks, now
+
+
+def die_with_parent() -> None:
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def seconds_by_phase(page: Page, now: float) -> dict[str, float]:
+    """Seconds in each phase so far; those in steps are divided as the samples are."""
+    spent = dict(zip(PHASES, page.seconds, strict=True))
+    if page.pid:
+        spent[PHASES[page.phase]] += now - page.phase_since
+    in_steps, samples = spent.pop("step"), list(page.samples)
+    shares = dict(zip(GRAPH_PHASES, samples if any(samples) else (0, 1, 0), strict=True))
+    result = {"script": spent["starting"] + spent["script"], "callback": spent["callback"]}
+    for phase, count in shares.items():
+        result[phase] = in_steps * count / sum(shares.values())
+    result["data"] += spent["data"]
+    return {phase: round(seconds, 4) for phase, seconds in result.items()}
+
+
+class ProcessStatus:
+    """What the kernel knows about a process: its state's letter, its memory in bytes, its processor time in seconds."""
+
+    def __init__(self, letter: str, rss: int, cpu: float):
+        self.letter, self.rss, self.cpu = letter, rss, cpu
+
+
+def process_status(pid: int) -> ProcessStatus:
+    """The status of a process, with the letter "X" if it is gone. See proc(5) for the fields."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ProcessStatus("X", 0, 0.0)
+    fields = text.rpartition(") ")[2].split()
+    return ProcessStatus(fields[0], int(fields[21]) * PAGE_BYTES, (int(fields[11]) + int(fields[12])) / TICKS)
+
+
+def num_kills_for_memory() -> int:
+    """How often the kernel of this host has killed a process because memory ran out, its control groups included."""
+    try:
+        found = [line for line in Path("/proc/vmstat").read_text().splitlines() if line.startswith("oom_kill ")]
+    except OSError:
+        return 0
+    return int(found[0].split()[1]) if found else 0

@@ -1,0 +1,91 @@
+"""What an agent tells the launcher about its rank: where it is, and how it ended."""
+
+import signal
+from dataclasses import dataclass, field
+
+WAITING_TO_START = "starting"
+
+
+@dataclass(frozen=True)
+class State:
+    """A rank as it was seen last; seconds are counted back from then."""
+
+    rank: int
+    has_joined: bool = False  # kp.init() has begun
+    phase: str = WAITING_TO_START
+    phase_seconds: float = 0.0
+    call: str | None = None
+    collective: str | None = None  # the one it waits in
+    epoch: int = 0
+    step: int = 0
+    steps: int = 0
+    executions: int = 0
+    quiet: float = 0.0  # seconds without progress
+    is_stopped: bool = False  # by a signal
+    python_seconds: float = 0.0  # since its Python threads last ran
+    loss: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    step_times: dict[str, int] = field(default_factory=dict)
+    rss: int = 0
+    cpu: float = 0.0
+
+    def place(self) -> str:
+        """Where in training the rank is, in words."""
+        if self.call is None:
+            return "outside of fit" if self.has_joined else "before kp.init()"
+        where = f"at step {self.step}" if self.step else "before the first step"
+        return f"{where} of epoch {self.epoch + 1}" if self.call == "fit" else f"{where} of {self.call}"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a rank's process ended."""
+
+    rank: int
+    host: str
+    status: int  # its exit status, or minus the signal that ended it
+    time: float  # seconds since 1970, on its host
+    has_vanished: bool = False  # with its agent, which could not say how
+    out_of_memory: bool = False  # the kernel has ended a process of this host for want of memory
+    was_told: bool = False  # the launcher ended it
+    failed: float | None = None  # when its error arose, seconds since 1970
+    is_consequence: bool = False  # of another rank's failure
+    on_all_ranks: bool = False  # every rank raised the same error
+    error: str | None = None  # the exception, as one line
+    user_line: str | None = None  # the last line of user code in its traceback
+    last_words: str | None = None  # the last line it printed
+    stack: str | None = None  # where a fault such as SIGSEGV was
+    place: str = ""  # where in training it was
+    rss: int = 0  # bytes of memory at its last sample
+    log: str | None = None  # the path of its stderr
+
+    @property
+    def is_failure(self) -> bool:
+        return self.status != 0
+
+    @property
+    def shell_status(self) -> int:
+        """The exit status a shell would show."""
+        return self.status if self.status >= 0 else 128 - self.status
+
+    def how(self) -> str:
+        """How it ended, in words."""
+        if self.has_vanished:
+            return "vanished together with the agent that watched it, as when a host dies"
+        if self.status >= 0:
+            return f"exited with status {self.status}"
+        if self.out_of_memory:
+            return "was ended by the kernel because memory ran out (SIGKILL)"
+        return f"was ended by signal {-self.status} ({signal_name(-self.status)})"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def as_message(value: State | Exit) -> dict:
+    """The value as JSON can carry it."""
+    return dict(vars(value))

@@ -1,0 +1,95 @@
+"""Finds, in what a Python program last wrote to stderr, its exception and the last line of user code before it."""
+
+import itertools
+import re
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+BEGIN = "Traceback (most recent call last):"
+FRAME = re.compile(r'\s+File "(?P<path>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
+SYNTAX = re.compile(r"(Syntax|Indentation|Tab)Error: ")
+PYTEST = re.compile(r"E\s{2,}(?P<error>[\w.]*(Error|Exception|Warning|Exit|Failed)\b.*)$")
+PACKAGE = Path(__file__).resolve().parents[1]
+LIBRARIES = [str(PACKAGE), *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
+
+
+def summarize(lines: Sequence[str]) -> tuple[str | None, str | None]:
+    """The exception as one line, and "path:line in function: code" of the last frame of user code; None for neither."""
+    begins = [number for number, line in enumerate(lines) if line.rstrip().endswith(BEGIN)]
+    if not begins and any(SYNTAX.match(line) for line in lines):  # of the script itself, which has no frames yet
+        begins = [next((number for number, line in enumerate(lines) if FRAME.match(line.rstrip())), 0) - 1]
+    if not begins:
+        found = [match["error"] for match in map(PYTEST.match, lines) if match]
+        return (found[-1] if found else None), None
+    error = exception(lines[begins[-1] + 1 :])
+    ends = [*begins[1:], len(lines)]
+    blocks = [user_frame(lines[begin + 1 : end]) for begin, end in zip(begins, ends, strict=True)]
+    return error, next((frame for frame in reversed(blocks) if frame), None)
+
+
+def exception(lines: Sequence[str]) -> str | None:
+    """The first line of a traceback that is not indented: a frame's lines are."""
+    return next((line.rstrip() for line in lines if line.strip() and not line[0].isspace()), None)
+
+
+def user_frame(lines: Sequence[str]) -> str | None:
+    found = None
+    for number, line in enumerate(lines):
+        if line.strip() and not line[0].isspace():
+            break  # the exception, which ends the frames
+        match = FRAME.match(line.rstrip())
+        if match and is_user_code(match["path"]):
+            code = lines[number + 1].strip() if number + 1 < len(lines) else ""
+            found = f"{match['path']}:{match['line']}" + (f" in {match['function']}" if match["function"] else "")
+            found += f": {code}" if code and not FRAME.match(lines[number + 1]) else ""
+    return found
+
+
+def is_user_code(path: str) -> bool:
+    """True for a file that is neither Python's, nor an installed package's, nor this package's."""
+    if path.startswith("<") or "site-packages" in path:
+        return False
+    return not any(path.startswith(f"{library}/") for library in LIBRARIES if library != sys.prefix)
+
+
+STACK_HEADER = re.compile(r"(Current thread|Thread) 0x")
+STACK_FRAME = re.compile(r'  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)')
+
+
+def readable_stacks(text: str) -> str:
+    """The stacks that faulthandler wrote, innermost call first: the main thread's, and others' in user code."""
+    threads: list[list[re.Match]] = []
+    for line in text.splitlines():
+        if STACK_HEADER.match(line):
+            threads.append([])
+        elif threads and (frame := STACK_FRAME.match(line)):
+            threads[-1].append(frame)
+    if not threads:
+        return ""
+    *others, main = threads
+    shown = condensed(main)
+    for frames in others:
+        if any(is_user_code(frame["path"]) for frame in frames):
+            shown += ["and another thread:", *condensed(frames)]
+    return "\n".join(shown)
+
+
+def condensed(frames: Sequence[re.Match]) -> list[str]:
+    """One line for each frame; of frames that follow each other in libraries, only the outer- and the innermost."""
+    shown: list[str] = []
+    for is_own, group in itertools.groupby(frames, lambda frame: is_user_code(frame["path"])):
+        lines = [readable(frame) for frame in group]
+        if not is_own and len(lines) > 4:
+            lines[1:-1] = [f"  ... {len(lines) - 2} more in libraries"]
+        shown += lines
+    return shown
+
+
+def readable(frame: re.Match) -> str:
+    """A frame on one line, its file by the shortest name that tells which it is."""
+    path = frame["path"]
+    for folder in (*sorted(LIBRARIES[1:], key=len, reverse=True), str(PACKAGE.parent), str(Path.cwd())):
+        path = path.removeprefix(f"{folder}/")
+    return f"  {path}:{frame['line']} in {frame['function']}"

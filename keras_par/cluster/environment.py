@@ -1,0 +1,30 @@
+"""The commands of this Python's environment, its MPI, and the Horovod that belongs to this package."""
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+HOROVOD_VERSION = "0.28.1"
+
+
+def scripts() -> Path:
+    """The folder of this environment's commands."""
+    return Path(sysconfig.get_path("scripts"))
+
+
+def search_path() -> str:
+    """PATH with this environment's commands first."""
+    return os.pathsep.join(part for part in (str(scripts()), os.environ.get("PATH")) if part)
+
+
+def find(program: str) -> str | None:
+    """The path of a command: this environment's, else the first on PATH, None if there is none."""
+    return shutil.which(program, path=search_path())
+
+
+def mpi_variables(mpirun: str | None) -> dict[str, str]:
+    """What `mpirun` must be told: where its help texts and plug-ins lie, if it came as a wheel."""
+    is_wheel = mpirun is not None and Path(mpirun).parent == scripts()
+    return {"OPAL_PREFIX": sys.prefix} if is_wheel and "OPAL_PREFIX" not in os.environ else {}

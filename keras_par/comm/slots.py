@@ -1,0 +1,55 @@
+"""The places of a job's ranks on its hosts, and the variables by which Horovod's launcher tells a rank its own."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A rank's place, by the names that Horovod's launcher gives it."""
+
+    rank: int
+    size: int
+    hostname: str
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def slots(hosts: list[str]) -> list[Slot]:
+    """Each rank's place, given each rank's host; ranks of a host need not follow each other."""
+    local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    return [
+        Slot(
+            rank=rank,
+            size=len(hosts),
+            hostname=host,
+            local_rank=local[rank],
+            local_size=hosts.count(host),
+            cross_rank=local[:rank].count(local[rank]),
+            cross_size=local.count(local[rank]),
+        )
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def variables(slot: Slot, address: str, port: int) -> dict[str, str]:
+    """What horovodrun sets for a rank over Gloo, with the rendezvous server at `address`."""
+    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+
+    interface = os.environ.get("HOROVOD_GLOO_IFACE") or interface_to(address)
+    return create_slot_env_vars(slot) | {
+        name: str(value) for name, value in create_run_env_vars(address, [interface], port).items()
+    }
+
+
+def interface_to(address: str) -> str:
+    """The name of the network interface by which this host reaches `address`, which may be its own."""
+    import psutil
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # sends nothing
+        own = probe.getsockname()[0]
+    return next(name for name, found in psutil.net_if_addrs().items() if own in [entry.address for entry in found])

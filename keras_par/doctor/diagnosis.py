@@ -1,0 +1,85 @@
+"""Puts the doctor's facts and checks together, in the order in which one makes sense after the other."""
+
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from keras_par.doctor import checks, host, installed, selftest
+from keras_par.doctor.advice import Advice, advise, cycle_time
+from keras_par.doctor.checks import LAUNCHERS, NAMES, Finding
+from keras_par.doctor.host import Host
+from keras_par.doctor.installed import Installed, Loaded
+from keras_par.doctor.selftest import Outcome
+
+
+@dataclass
+class Report:
+    """All that the doctor found. What comes after the first error that makes it useless is None or empty."""
+
+    installed: Installed
+    host: Host
+    loaded: Loaded | None = None
+    self_test: list[Outcome] = field(default_factory=list)
+    recommended: Advice | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if nothing is broken."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+
+def examine(engine: str | None, ranks: int, with_self_test: bool) -> Report:
+    """Looks at everything, or at one `engine` alone; the self-test has `ranks` ranks and waits for repairs."""
+    report = Report(installed.find(), host.measure())
+    for check in (checks.check_versions, checks.check_backend, checks.check_horovod, checks.check_ssh):
+        report.findings += check(report.installed)
+    with Console(stderr=True).status("Loading TensorFlow and Horovod ...") as status:
+        if report.is_healthy:
+            report.loaded = installed.load(report.installed.commands["mpirun"])
+            report.findings += checks.check_loading(report.installed, report.loaded)
+        if report.is_healthy:
+            check_starting(report, engine, ranks)
+        for each in usable_engines(report, engine) if report.is_healthy and with_self_test else []:
+            status.update(f"Self-test over {NAMES[each]}, {ranks} ranks ...")
+            try_ranks(report, each, ranks)
+    report.recommended = recommend(report, engine)
+    return report
+
+
+def check_starting(report: Report, engine: str | None, ranks: int) -> None:
+    """Checks what starting ranks needs, once it is known which engines Horovod has."""
+    assert report.loaded is not None
+    report.findings += checks.check_engines(report.installed, report.loaded, engine)
+    if "mpi" in usable_engines(report, engine):
+        most = max(ranks, advise(report.host, "mpi").ranks)
+        report.findings += checks.check_root(report.installed)
+        report.findings += checks.check_shared_memory(report.host, most)
+
+
+def try_ranks(report: Report, engine: str, ranks: int) -> None:
+    """Adds the outcome of the self-test over `engine`."""
+    outcome = selftest.run(engine, report.installed, ranks, cycle_time(ranks, report.host))
+    others = [other for other in usable_engines(report, None) if other != engine]
+    report.self_test.append(outcome)
+    report.findings += checks.check_self_test(outcome, others)
+
+
+def usable_engines(report: Report, wanted: str | None) -> list[str]:
+    """The engines (`wanted` alone, if given) that Horovod has and whose launcher is here, the faster one first."""
+    engines = report.loaded.engines if report.loaded else {}
+    commands = report.installed.commands
+    return [
+        engine
+        for engine, launcher in LAUNCHERS.items()
+        if engines.get(engine) and commands[launcher] and wanted in (None, engine)
+    ]
+
+
+def recommend(report: Report, wanted: str | None) -> Advice | None:
+    """How to start jobs here, on the first engine that did not fail; None if there is none."""
+    failed = [outcome.engine for outcome in report.self_test if outcome.problem]
+    engines = [engine for engine in usable_engines(report, wanted) if engine not in failed]
+    if not engines or report.loaded is None:
+        return None
+    return advise(report.host, engines[0], report.loaded.gpus if report.loaded.engines["nccl"] else 0)

@@ -1,0 +1,168 @@
+"""What is installed for training here, found without importing TensorFlow into this process."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_par.cluster import environment
+
+PROBE_SECONDS = 120  # loading TensorFlow takes 5 seconds from a local disk, and a minute from a slow shared one
+DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "keras": ("keras",),
+    "numpy": ("numpy",),
+    "horovod": ("horovod",),
+    "keras-par": ("keras-par",),
+}
+COMMANDS = ("mpirun", "horovodrun", "ssh")
+LAUNCHERS = {"mpi": "mpirun", "gloo": "horovodrun"}  # what starts ranks on an engine, the faster engine first
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Versions, commands and the Keras backend, as far as they are known without loading anything."""
+
+    versions: dict[str, str | None]
+    backend: str
+    backend_from: str  # "KERAS_BACKEND", the path of a keras.json, or "default"
+    horovod_built_for: str | None  # version of TensorFlow
+    commands: dict[str, str | None]
+    mpi: str | None  # what mpirun says it belongs to, such as "Open MPI 4.1.8"
+
+    @property
+    def has_open_mpi(self) -> bool:
+        """Whether mpirun is Open MPI's, and takes its options."""
+        return self.mpi is not None and self.mpi.startswith("Open MPI")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a process that loaded TensorFlow and Horovod found; `error` says in a few words what did not load."""
+
+    engines: dict[str, bool]
+    gpus: int = 0
+    tensorflow_loads: bool = True
+    error: str | None = None
+
+
+def find() -> Installed:
+    """What the environment of this Python holds."""
+    versions = {"python": platform.python_version()} | {name: version(*DISTRIBUTIONS[name]) for name in DISTRIBUTIONS}
+    backend, backend_from = keras_backend()
+    commands = {name: environment.find(name) for name in COMMANDS}
+    mpi = mpi_version(commands["mpirun"])
+    return Installed(versions, backend, backend_from, horovod_built_for(), commands, mpi)
+
+
+def version(*distributions: str) -> str | None:
+    """The version of the first of `distributions` that is installed."""
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def keras_backend() -> tuple[str, str]:
+    """The backend that Keras will choose, and where that is written, by the rules of Keras itself."""
+    if os.environ.get("KERAS_BACKEND"):
+        return os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
+    home = Path.home()
+    folder = os.environ.get("KERAS_HOME", (home if os.access(home, os.W_OK) else Path("/tmp")) / ".keras")
+    path = Path(folder).expanduser() / "keras.json"
+    try:
+        return json.loads(path.read_text())["backend"], str(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return "tensorflow", "default"
+
+
+def horovod_built_for() -> str | None:
+    """The version of TensorFlow that the installed Horovod was compiled against, as its build noted it."""
+    spec = importlib.util.find_spec("horovod")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    try:
+        return json.loads(Path(spec.submodule_search_locations[0], "metadata.json").read_text()).get("tensorflow")
+    except (OSError, ValueError):
+        return None
+
+
+def job_environment(mpirun: str | None) -> dict[str, str]:
+    """The variables of a process that loads Horovod: this environment's commands and MPI, one thread, quiet logs."""
+    variables = {
+        **os.environ,
+        "PATH": environment.search_path(),
+        "KERAS_BACKEND": "tensorflow",
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    return variables | environment.mpi_variables(mpirun)
+
+
+def mpi_version(mpirun: str | None) -> str | None:
+    """What MPI `mpirun` belongs to; None if there is no mpirun or it does not start."""
+    if mpirun is None:
+        return None
+    try:
+        result = subprocess.run(
+            [mpirun, "--version"],
+            env=job_environment(mpirun),
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if result.returncode != 0:
+        return None
+    first = (result.stdout.strip().splitlines() or ["unknown"])[0]
+    return first.removeprefix("mpirun (").replace("Open MPI)", "Open MPI")
+
+
+def load(mpirun: str | None, seconds: float = PROBE_SECONDS) -> Loaded:
+    """Loads TensorFlow and Horovod in a process of its own, which is killed after `seconds`."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "keras_par.comm.probe"],
+            env=job_environment(mpirun),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
+        try:
+            ending = describe_end(process.wait(seconds))
+        except subprocess.TimeoutExpired:
+            ending = f"it did not end within {seconds:g} s"
+        finally:
+            process.kill()
+            process.wait()
+        out.seek(0), err.seek(0)
+        return understand(out.read(), err.read(), ending)
+
+
+def understand(output: str, errors: str, ending: str) -> Loaded:
+    """What the probe's output means, when it ended as `ending` says."""
+    facts: dict[str, Any] = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            facts |= json.loads(line)
+    if "mpi" in facts:
+        return Loaded({name: facts[name] for name in ("mpi", "gloo", "nccl")}, facts["gpus"])
+    last = (errors.strip().splitlines() or [""])[-1]
+    error = facts.get("error") or (last if "Error" in last else ending)
+    return Loaded({}, facts.get("gpus", 0), "tensorflow" in facts, error)
+
+
+def describe_end(status: int) -> str:
+    """How a process with this status ended, for people."""
+    return f"it was ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with status {status}"

@@ -1,0 +1,62 @@
+"""Runs a job, and again after a failure as often as its user allows."""
+
+import argparse
+import contextlib
+import platform
+import signal
+import time
+from collections.abc import Iterator
+
+from keras_par import __version__
+from keras_par.launch.console import Console
+from keras_par.launch.engines import Plan
+from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.supervisor import Settings, Supervisor
+
+
+def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], folder: RunFolder) -> int:
+    """Runs the job, and again after a failure as often as the user allows."""
+    console = Console(len(plan.places))
+    folder.describe(
+        command=command,
+        engine=plan.engine,
+        num_ranks=len(plan.places),
+        hosts={},
+        started=time.time(),
+        keras_par=__version__,
+        python=platform.python_version(),
+    )
+    if plan.warning:
+        console.say(plan.warning)
+    settings = Settings(
+        merge_stderr=arguments.merge_stderr,
+        forward=arguments.log_dir is None or arguments.tee,
+        hang_after=arguments.hang_after,
+        on_hang=arguments.on_hang,
+    )
+    with noted_signals() as interrupts:
+        while True:
+            status = Supervisor(plan, settings, folder, console, interrupts).run()
+            if status == 0 or interrupts or folder.attempt == arguments.max_restarts:
+                break
+            folder.attempt += 1
+            text = f"restart {folder.attempt} of {arguments.max_restarts}, after status {status}"
+            console.say(text)
+            folder.event("restart", text)
+    folder.event("end", f"the job ended with status {status}", status=status)
+    if folder.complaint:
+        console.say(folder.complaint)
+    return status
+
+
+@contextlib.contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """A list that grows with each signal by which the user or the system wants the job to end."""
+    received: list[int] = []
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.signal(each, lambda number, _: received.append(number)) for each in ours}
+    try:
+        yield received
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

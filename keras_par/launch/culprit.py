@@ -1,0 +1,128 @@
+"""Finds which rank holds up or brought down a job, from what all ranks were last seen doing."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_par.agent.states import Exit, State
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Ranks that make no progress: who is the reason, a healthy rank to compare with, and a sentence."""
+
+    culprits: tuple[int, ...]
+    witness: int | None
+    text: str
+
+
+def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: float) -> Hang | None:
+    """The hang that is under way, None if there is none.
+
+    A rank that waits in a collective is held up by the ranks that do not; where all wait, they wait in different
+    ones. Ranks that are all outside of `fit` and of collectives are left alone: what a script does there may take long.
+
+    Args:
+        states: of the ranks that run.
+        ended: the ranks that have ended.
+        hang_after: seconds without progress that make a hang.
+    """
+    stopped = [state for state in states if state.is_stopped and state.quiet >= hang_after]
+    waiting = [state for state in states if state.collective and not state.is_stopped]
+    others = [state for state in states if state not in waiting]
+    if stopped:
+        return Hang(ranks(stopped), first_rank(waiting or others, stopped), "; ".join(map(describe, stopped)))
+    late = [state for state in waiting if state.quiet >= hang_after]
+    if late and others:
+        held_up = f"{list_ranks(waiting)} wait{'s' if len(waiting) == 1 else ''} in {names(waiting)}"
+        return Hang(ranks(others), late[0].rank, f"{'; '.join(map(describe, others))}; {held_up}")
+    if late and len({state.collective for state in waiting}) > 1:
+        return parted(waiting)
+    if late and ended:
+        gone = ", ".join(f"rank {rank} has ended (status {end.status})" for rank, end in sorted(ended.items()))
+        held_up = f"{list_ranks(late)} still wait{'s' if len(late) == 1 else ''} in {names(late)}"
+        return Hang(tuple(sorted(ended)), late[0].rank, f"{gone}, but {held_up}")
+    if late:
+        text = f"all ranks wait in {names(waiting)}, so the connection between them is the reason, not their program"
+        return Hang(ranks(waiting), None, text)
+    stuck = [state for state in others if state.call and state.quiet >= hang_after]
+    if stuck:
+        return Hang(ranks(stuck), first_rank(states, stuck), "; ".join(map(describe, stuck)))
+    return None
+
+
+def parted(waiting: Sequence[State]) -> Hang:
+    """The hang of ranks that wait in different collectives, which the fewest ranks are the reason for."""
+    counts = Counter(state.collective for state in waiting)
+    most = max(counts.values())
+    odd = [state for state in waiting if counts[state.collective] < most] or list(waiting)
+    groups = [
+        f"{list_ranks(group)} wait{'s' if len(group) == 1 else ''} in '{name}' {group[0].place()}"
+        for name in counts
+        for group in [[state for state in waiting if state.collective == name]]
+    ]
+    step = min((state.epoch, state.step) for state in waiting)
+    text = (
+        f"the ranks run different code from step {step[1]} of epoch {step[0] + 1} on: {', but '.join(groups)}; "
+        "every rank must come to the same collectives"
+    )
+    return Hang(ranks(odd), first_rank(waiting, odd), text)
+
+
+def describe(state: State) -> str:
+    """What one rank does instead of going on, in words."""
+    if state.is_stopped:
+        return (
+            f"rank {state.rank} is stopped by a signal (SIGSTOP or SIGTSTP) in phase {state.phase} {state.place()} for "
+            f"{state.quiet:.0f} s; 'kill -CONT' lets it go on"
+        )
+    if not state.has_joined:
+        return f"rank {state.rank} has not come to kp.init()"
+    since = f"for {state.phase_seconds:.0f} s"
+    progress = "" if state.quiet > 0.5 * state.phase_seconds else " and makes progress"
+    held = ""
+    if state.python_seconds > 5:
+        held = f", where no Python thread of it has run for {state.python_seconds:.0f} s"
+    if state.call is None:
+        return f"rank {state.rank} is outside of fit {since}{progress}{held}"
+    return f"rank {state.rank} is in {WORDS.get(state.phase, state.phase)} {state.place()} {since}{progress}{held}"
+
+
+WORDS = {
+    "data": "its input pipeline (phase data)",
+    "forward-backward": "its computation (phase forward-backward)",
+    "callback": "a callback (phase callback)",
+    "reduce": "the reduction (phase reduce)",
+}
+
+
+def first_failure(exits: Sequence[Exit]) -> Exit | None:
+    """The rank that failed first, None if none failed.
+
+    Failures that only follow from another's, and ranks that the launcher ended, count where there is nothing else.
+    """
+    failures = [end for end in exits if end.is_failure]
+    own = [end for end in failures if not end.was_told and not end.is_consequence]
+    alone = [end for end in own if not end.on_all_ranks]
+    candidates = alone or own or [end for end in failures if not end.was_told] or failures
+    return min(candidates, key=lambda end: (end.failed or end.time, end.rank), default=None)
+
+
+def ranks(states: Sequence[State]) -> tuple[int, ...]:
+    return tuple(sorted(state.rank for state in states))
+
+
+def first_rank(states: Sequence[State], but: Sequence[State]) -> int | None:
+    excluded = ranks(but)
+    return next((state.rank for state in states if state.rank not in excluded), None)
+
+
+def names(states: Sequence[State]) -> str:
+    return " and ".join(f"'{name}'" for name in dict.fromkeys(state.collective for state in states))
+
+
+def list_ranks(states: Sequence[State]) -> str:
+    numbers = ranks(states)
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

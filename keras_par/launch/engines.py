@@ -1,0 +1,175 @@
+"""Builds the command that starts a job's ranks, by mpirun or by horovodrun over Gloo, and its environment."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from keras_par.agent.wire import VARIABLE
+from keras_par.cluster.binding import cores, share
+from keras_par.cluster.environment import find, mpi_variables
+from keras_par.cluster.hosts import Place
+from keras_par.cluster.reach import is_local
+
+Engine = Literal["mpi", "gloo"]
+
+# mpirun ends the others by SIGTERM when one rank's connection breaks, and by SIGKILL so many seconds later; the
+# launcher, which knows more, is done long before.
+KILL_TIMEOUT = 30
+BOUND_CYCLE_TIME = "0.2"  # ms; short cycles only help ranks that have cores of their own, docs/performance.md
+NOT_EXPORTED = ("PWD", "OLDPWD", "HOSTNAME", "SHLVL", "DISPLAY", "TMPDIR", "LS_COLORS", "_")
+NOT_EXPORTED_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC", "OMPI_", "PMIX_", "SLURM_")
+
+
+class EngineError(RuntimeError):
+    """No ranks can be started; one sentence about what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a job will be started.
+
+    Args:
+        engine: what connects the ranks.
+        places: of the ranks, in their order.
+        command: what is run, arguments that no shell sees.
+        environment: what is added to this process's variables for it and for the ranks.
+        is_bound: True if each rank has cores of its own.
+        warning: one sentence about what the user may not expect, or None.
+    """
+
+    engine: Engine
+    places: tuple[Place, ...]
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    is_bound: bool
+    warning: str | None
+
+    @property
+    def is_one_host(self) -> bool:
+        """True if all ranks run on this host."""
+        return all(is_local(place.host) for place in self.places)
+
+
+def choose(wanted: Engine | None) -> Engine:
+    """The engine to use: MPI where Horovod was built with it and mpirun is there, else Gloo.
+
+    Raises:
+        EngineError: Horovod is missing, or does not have the engine that is wanted, or its launcher is missing.
+    """
+    library = horovod_library()
+    if library is None:
+        raise EngineError("Horovod is not installed: run 'keras-par install-horovod'.")
+    has_mpi = contains(library, b"MPI_Init_thread")
+    if wanted == "mpi" and not has_mpi:
+        raise EngineError("Horovod was built without MPI: run 'keras-par install-horovod --engine mpi --rebuild'.")
+    if wanted == "mpi" and find("mpirun") is None:
+        raise EngineError("mpirun was not found: put it on the PATH, or take '--engine gloo'.")
+    if wanted != "gloo" and has_mpi and find("mpirun"):
+        return "mpi"
+    if find("horovodrun") is None:
+        raise EngineError("horovodrun was not found: put it on the PATH, or run 'keras-par install-horovod'.")
+    return "gloo"
+
+
+def plan(engine: Engine, places: Sequence[Place], command: Sequence[str], environ: Mapping[str, str]) -> Plan:
+    """How to start `command` on each place.
+
+    Raises:
+        EngineError: Gloo cannot number the ranks as a rank table wants it.
+    """
+    most = max(sum(other.host == place.host for other in places) for place in places)
+    available = cores(os.sched_getaffinity(0))
+    own = share(available, 0, most)
+    agent = [sys.executable, "-m", "keras_par.agent", *(["--bind"] if own else []), "--", *command]
+    environment = settings(len(own) if own else 1, own is not None, environ)
+    start = mpirun(places, environment) if engine == "mpi" else horovodrun(places)
+    warning = None
+    if own is None:
+        warning = (
+            f"{most} ranks share the {len(available)} core(s) of a host, which is good for tests but slower than "
+            f"{len(available)} rank(s)"
+        )
+    return Plan(engine, tuple(places), (*start, *agent), environment, own is not None, warning)
+
+
+def settings(num_threads: int, is_bound: bool, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables the ranks get besides those they have: what the user has set stays."""
+    wanted = {
+        "OMP_NUM_THREADS": str(num_threads),
+        "TF_NUM_INTRAOP_THREADS": str(num_threads),
+        "TF_NUM_INTEROP_THREADS": str(max(2, num_threads)),  # one more for what waits
+        "PYTHONUNBUFFERED": "1",
+        "KERAS_BACKEND": "tensorflow",
+    }
+    if is_bound:
+        wanted["HOROVOD_CYCLE_TIME"] = BOUND_CYCLE_TIME
+    return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def mpirun(places: Sequence[Place], environment: dict[str, str]) -> list[str]:
+    """mpirun's part of the command. Agents bind the ranks, so that it is the same with every MPI and with Gloo."""
+    program = find("mpirun") or "mpirun"
+    environment |= mpi_variables(program)
+    command = [program, "-np", str(len(places)), "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+    command += ["--mca", "odls_base_sigkill_timeout", str(KILL_TIMEOUT)]
+    command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    if all(is_local(place.host) for place in places):
+        return [*command, "--oversubscribe"]
+    given = [argument for name in (VARIABLE, "PYTHONPATH", "PATH") for argument in ("-x", name)]
+    return [*command, "-H", ",".join(place.host for place in places), "--map-by", "seq", *given]
+
+
+def horovodrun(places: Sequence[Place]) -> list[str]:
+    """horovodrun's part of the command.
+
+    Raises:
+        EngineError: a host's ranks do not follow each other.
+    """
+    runs = runs_of_hosts(places)
+    if len(runs) != len(dict(runs)):
+        raise EngineError(
+            "the rank table spreads a host's ranks, which horovodrun cannot number: number them host after host, or "
+            "use MPI."
+        )
+    command = [find("horovodrun") or "horovodrun", "-np", str(len(places)), "--gloo"]
+    if all(is_local(place.host) for place in places):
+        return command
+    return [*command, "-H", ",".join(f"{host}:{count}" for host, count in runs)]
+
+
+def runs_of_hosts(places: Sequence[Place]) -> list[tuple[str, int]]:
+    """The hosts in the order of the ranks, each with how many ranks follow each other there."""
+    runs: list[tuple[str, int]] = []
+    for place in places:
+        if runs and runs[-1][0] == place.host:
+            runs[-1] = (place.host, runs[-1][1] + 1)
+        else:
+            runs.append((place.host, 1))
+    return runs
+
+
+def exported(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that ranks on other hosts get from here."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in NOT_EXPORTED and not name.startswith(NOT_EXPORTED_PREFIXES)
+    }
+
+
+def horovod_library() -> Path | None:
+    """Horovod's library for TensorFlow, found without loading it, None if it is not installed."""
+    spec = importlib.util.find_spec("horovod")
+    folder = Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
+    return next(iter(sorted((folder / "tensorflow").glob("mpi_lib*.so"))), None) if folder else None
+
+
+def contains(path: Path, text: bytes) -> bool:
+    import mmap
+
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(text) >= 0

@@ -1,0 +1,81 @@
+"""Notices that ranks make no progress, asks for their stacks, and says whose fault it is."""
+
+import time
+
+from keras_par.launch.console import Console
+from keras_par.launch.culprit import Hang, find_hang
+from keras_par.launch.members import Members
+from keras_par.launch.run_folder import RunFolder
+
+STACK_SECONDS = 3.0  # ranks have to answer; one that is stopped does not
+
+
+class HangWatch:
+    """Looks at the ranks of a job again and again.
+
+    Args:
+        members: the ranks.
+        hang_after: seconds without progress that are a hang.
+        aborts: True if the job will be ended; only said here.
+        folder: of the run.
+        console: where a hang is shown.
+    """
+
+    def __init__(self, members: Members, hang_after: float, aborts: bool, folder: RunFolder, console: Console):
+        self._members, self._hang_after, self._aborts = members, hang_after, aborts
+        self._folder, self._console = folder, console
+        self._hang: Hang | None = None
+        self._stacks: dict[int, str] = {}
+        self._asked: tuple[int, ...] = ()  # ranks whose stacks are awaited
+        self._deadline = 0.0
+
+    def note_stacks(self, rank: int, text: str) -> None:
+        """Takes in a rank's stacks."""
+        self._stacks[rank] = text
+
+    def look(self) -> bool:
+        """True once a hang has been told."""
+        if self._asked:
+            if time.monotonic() < self._deadline and not all(rank in self._stacks for rank in self._asked):
+                return False
+            self._tell()
+            return True
+        states = [member.state for member in self._members.running.values()]
+        hang = find_hang(states, self._members.ended, self._hang_after)
+        if hang is None and self._hang is not None:
+            self._recover()
+        elif hang is not None and (self._hang is None or self._hang.culprits != hang.culprits):
+            self._ask(hang)
+        return False
+
+    def _ask(self, hang: Hang) -> None:
+        self._hang, self._stacks = hang, {}
+        wanted = hang.culprits if hang.witness is None else (*hang.culprits, hang.witness)
+        self._asked = tuple(rank for rank in wanted if rank in self._members.running)
+        self._deadline = time.monotonic() + STACK_SECONDS
+        self._members.order("stacks", ranks=self._asked)
+
+    def _tell(self) -> None:
+        assert self._hang is not None
+        stacks = {rank: self._stacks.get(rank) or "  it does not answer" for rank in self._asked}
+        self._asked = ()
+        self._folder.event("hang", self._hang.text, self._hang.culprits[0], stacks=stacks)
+        then = "The job is ended." if self._aborts else "The job goes on; '--on-hang abort' would end it."
+        title = f"hang: {culprits(self._hang)}"
+        self._console.panel(title, [capitalized(self._hang.text), then], stacks)
+
+    def _recover(self) -> None:
+        assert self._hang is not None
+        text = f"the job makes progress again, after {culprits(self._hang)} held it up"
+        self._console.say(text)
+        self._folder.event("recovered", text, self._hang.culprits[0])
+        self._hang = None
+
+
+def culprits(hang: Hang) -> str:
+    return f"rank{'s' if len(hang.culprits) > 1 else ''} {', '.join(map(str, hang.culprits))}"
+
+
+def capitalized(text: str) -> str:
+    """A sentence."""
+    return f"{text[:1].upper()}{text[1:]}."

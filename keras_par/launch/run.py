@@ -1,0 +1,143 @@
+"""`keras-par run`: starts a script on several ranks, by MPI or Gloo, and stays with it until it is over."""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from keras_par.cluster.hosts import ClusterError
+from keras_par.cluster.reach import require_reachable
+from keras_par.launch import background, engines
+from keras_par.launch.attempts import supervise
+from keras_par.launch.engines import EngineError, Plan
+from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.wanted import UsageError, command_of, places_of
+
+USAGE_STATUS = 2
+HANG_SECONDS = 120.0
+
+
+def add_parser(commands) -> None:
+    """Adds the sub-command `run` to the argparse sub-parsers `commands`."""
+    parser = commands.add_parser(
+        "run",
+        help="start a script on several ranks, here or on many hosts",
+        usage="keras-par run -np N [options] (script.py | -m module) [argument ...]",
+        description=(
+            "Starts a script on several ranks, shows their output, and says which rank failed or hangs, and why. "
+            "Options of the script come after its name."
+        ),
+        epilog="Ctrl-C once: all ranks stop after a step and write a last checkpoint; twice: they are killed.",
+        allow_abbrev=False,
+    )
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("where")
+    where.add_argument(
+        "-np",
+        "--nproc-per-node",
+        "--nproc_per_node",
+        dest="num_ranks",
+        type=positive,
+        metavar="N",
+        help="number of ranks; default: all slots of the hosts",
+    )
+    hosts = where.add_mutually_exclusive_group()
+    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and how many ranks each may have")
+    hosts.add_argument("--hostfile", type=Path, metavar="FILE", help="the same, a line 'HOST slots=N' for each")
+    hosts.add_argument("--rank-table", type=Path, metavar="FILE", help="JSON with servers, devices and rank ids")
+    where.add_argument("--engine", choices=("mpi", "gloo"), help="default: mpi if Horovod was built with it")
+    logs = parser.add_argument_group("output")
+    logs.add_argument("--log-dir", type=Path, metavar="DIR", help="write rank.<r>/stdout and stderr below DIR instead")
+    logs.add_argument("--tee", action="store_true", help="with --log-dir: show the output, too")
+    logs.add_argument("--merge-stderr", action="store_true", help="stderr goes where stdout goes")
+    logs.add_argument(
+        "--background",
+        action="store_true",
+        help=f"return at once; all output is in DIR/log (default: {background.FOLDER}/log)",
+    )
+    logs.add_argument("--dry-run", action="store_true", help="show the command and its variables, and start nothing")
+    trouble = parser.add_argument_group("when something goes wrong")
+    trouble.add_argument(
+        "--hang-after",
+        type=seconds,
+        default=HANG_SECONDS,
+        metavar="SECONDS",
+        help="without progress of a rank that are a hang (default: %(default)g)",
+    )
+    trouble.add_argument(
+        "--on-hang",
+        choices=("report", "abort"),
+        default="report",
+        help="abort ends the job with status 124 (default: %(default)s)",
+    )
+    trouble.add_argument(
+        "--max-restarts",
+        type=not_negative,
+        default=0,
+        metavar="K",
+        help="start again after a failure, so often; the script goes on by kp.callbacks.Resume (default: 0)",
+    )
+    program = parser.add_argument_group("what")
+    program.add_argument("-m", dest="is_module", action="store_true", help="what follows is a module, as in python -m")
+    program.add_argument("script", metavar="script.py", help="a Python file, or a program such as pytest")
+    program.add_argument("arguments", nargs=argparse.REMAINDER, metavar="argument", help="its arguments")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the job that `arguments` describe and returns its exit status; 2 after one sentence about a wrong usage."""
+    try:
+        places = places_of(arguments)
+        command = command_of(arguments.is_module, arguments.script, arguments.arguments)
+        plan = engines.plan(engines.choose(arguments.engine), places, command, os.environ)
+        if arguments.dry_run:
+            print(shown(plan))
+            return 0
+        if not plan.is_one_host:
+            require_reachable([place.host for place in places])
+        if arguments.background:
+            return background.start(arguments)
+        folder = RunFolder(arguments.log_dir)
+    except (ClusterError, EngineError, UsageError) as error:
+        return complain(str(error))
+    except OSError as error:
+        return complain(f"'{error.filename}' cannot be used ({error.strerror}).")
+    return supervise(arguments, plan, command, folder)
+
+
+def shown(plan: Plan) -> str:
+    """The command as a shell would take it, its variables before it."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(plan.environment.items())]
+    return " \\\n  ".join([*variables, shlex.join(plan.command)])
+
+
+def complain(sentence: str) -> int:
+    """Prints one sentence about a wrong usage and returns the exit status for it."""
+    print(f"keras-par run: {sentence.removeprefix('keras-par: ')}", file=sys.stderr)
+    return USAGE_STATUS
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
+    return int(text)
+
+
+def not_negative(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 0")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"'{text}' must be a number of seconds above 0")
+    return value

@@ -1,0 +1,244 @@
+"""Starts a job's ranks once, watches them through their agents, and ends all of them when one fails or hangs."""
+
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from keras_par.agent import wire
+from keras_par.agent.states import Exit, State
+from keras_par.launch import verdict
+from keras_par.launch.console import Console
+from keras_par.launch.culprit import first_failure
+from keras_par.launch.ending import Ending
+from keras_par.launch.engines import Plan, exported
+from keras_par.launch.hang_watch import HangWatch
+from keras_par.launch.members import Member, Members
+from keras_par.launch.run_folder import RunFolder
+
+TICK_SECONDS = 0.2
+GRACE_SECONDS = 4.0  # for the others to hear of a failure, and end by themselves
+DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
+END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
+HANG_STATUS = 124  # as timeout(1) has it
+VANISHED_STATUS = 1
+RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user wants of a run.
+
+    Args:
+        merge_stderr: True if a rank's two streams become one.
+        forward: True if the ranks' output is shown.
+        hang_after: seconds without progress that are a hang.
+        on_hang: "report" or "abort".
+    """
+
+    merge_stderr: bool
+    forward: bool
+    hang_after: float
+    on_hang: str
+
+
+class Supervisor:
+    """One attempt of a job.
+
+    Args:
+        plan: how it is started.
+        settings: what the user wants.
+        folder: of the run.
+        console: where things are shown.
+        interrupts: the signals that the user has sent, appended to as they come.
+    """
+
+    def __init__(self, plan: Plan, settings: Settings, folder: RunFolder, console: Console, interrupts: list[int]):
+        self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
+        self._interrupts, self._num_seen = interrupts, 0
+        self._messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue(maxsize=10000)
+        self._members = Members()
+        aborts = settings.on_hang == "abort"
+        self._hang_watch = HangWatch(self._members, settings.hang_after, aborts, folder, console)
+        self._ending: Ending | None = None
+        self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
+        self._is_terminating = self._has_hung = False
+
+    def run(self) -> int:
+        """The exit status of the job, once all ranks and the engine that started them are gone."""
+        door = wire.Door(self._plan.is_one_host)
+        threading.Thread(target=door.admit, args=[self._admit], name="kp-door", daemon=True).start()
+        with tempfile.TemporaryFile() as engine_log:
+            self._engine = self._start(door.invitation, engine_log)
+            try:
+                while not self._is_over():
+                    self._react()
+                    self._look_around()
+                self._wait_for_engine()
+            finally:
+                self._kill_engine()
+                door.close()
+            engine_log.seek(0)
+            return self._conclude(engine_log.read().decode(errors="replace"))
+
+    def _start(self, invitation: str, log: BinaryIO) -> subprocess.Popen:
+        return subprocess.Popen(
+            self._plan.command,
+            env={**os.environ, **self._plan.environment, wire.VARIABLE: invitation},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def _admit(self, channel: wire.Channel) -> None:
+        threading.Thread(target=self._listen, args=[channel], daemon=True).start()
+
+    def _listen(self, channel: wire.Channel) -> None:
+        hello = channel.receive()
+        if hello is None:
+            return
+        self._messages.put((channel, hello))
+        message: wire.Message | None = hello
+        while message is not None:
+            message = channel.receive()
+            self._messages.put((hello["hello"], message))
+
+    def _react(self) -> None:
+        """Handles the messages that have come, after waiting for one at most TICK_SECONDS."""
+        try:
+            source, message = self._messages.get(timeout=TICK_SECONDS)
+            while True:
+                if isinstance(source, wire.Channel):
+                    assert message is not None
+                    self._welcome(source, message)
+                else:
+                    self._hear(source, message)
+                source, message = self._messages.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
+        rank = hello["hello"]
+        self._members.of_rank[rank] = Member(channel, hello["host"], State(rank))
+        place = self._plan.places[rank]
+        environment = {} if self._plan.is_one_host else exported(os.environ)
+        environment |= self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
+        environment |= {} if place.device is None else {"DEVICE_ID": place.device}
+        channel.send(
+            {
+                "environment": environment,
+                "folder": None if self._folder.path is None else str(self._folder.path),
+                "forward": self._settings.forward,
+                "merge_stderr": self._settings.merge_stderr,
+                "attempt": self._folder.attempt,
+            }
+        )
+        if self._is_terminating:
+            channel.send({"terminate": True})
+        if len(self._members.of_rank) == len(self._plan.places):
+            self._describe()
+
+    def _hear(self, rank: int, message: wire.Message | None) -> None:
+        member = self._members.of_rank[rank]
+        if message is None:
+            if member.end is None:
+                self._note_end(Exit(rank, member.host, VANISHED_STATUS, time.time(), has_vanished=True))
+        elif "output" in message:
+            self._console.output(rank, message["output"], message["text"])
+        elif "state" in message:
+            member.state = State(**message["state"])
+        elif "exit" in message:
+            self._note_end(Exit(**message["exit"]))
+        elif "stacks" in message:
+            self._hang_watch.note_stacks(rank, message["stacks"])
+        elif "paused" in message and self._ending is not None:
+            self._ending.note_pause(rank, message["paused"])
+        elif "warning" in message:
+            self._console.say(f"rank {rank}: {message['warning']}")
+            self._folder.event("warning", message["warning"], rank)
+        elif "resume" in message:
+            self._folder.event("resume", message["resume"], rank)
+
+    def _note_end(self, end: Exit) -> None:
+        self._members.of_rank[end.rank].end = end
+        if end.is_failure and self._deadline is None:
+            can_hear = any(member.state.has_joined for member in self._members.of_rank.values())
+            self._deadline = time.monotonic() + (GRACE_SECONDS if can_hear else DEAF_SECONDS)
+
+    def _look_around(self) -> None:
+        """Does what is due: what the user asked for, a look for hangs, the end of ranks that are left."""
+        if len(self._interrupts) > self._num_seen:
+            self._interrupt()
+        is_complete = len(self._members.of_rank) == len(self._plan.places)
+        if is_complete and self._ending is None and self._deadline is None and self._hang_watch.look():
+            self._has_hung = self._settings.on_hang == "abort"
+            self._deadline = time.monotonic() if self._has_hung else None
+        if self._engine.poll() is not None and self._deadline is None:
+            self._deadline = time.monotonic() + END_SECONDS
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._end_ranks("kill" if self._is_terminating else "terminate")
+
+    def _end_ranks(self, how: str) -> None:
+        self._is_terminating = True
+        self._members.order(how)
+        self._deadline = time.monotonic() + END_SECONDS
+
+    def _interrupt(self) -> None:
+        """The first time, lets all ranks stop after the same step; the second time, kills them."""
+        is_first, self._num_seen = self._num_seen == 0, len(self._interrupts)
+        if self._num_seen > 1 or not is_first or self._is_terminating:
+            return self._end_ranks("kill")
+        self._console.say("stopping all ranks after the step under way; once more kills them at once")
+        self._folder.event("interrupt", f"the user sent {signal.Signals(self._interrupts[0]).name}")
+        self._ending = Ending(self._members)
+
+    def _is_over(self) -> bool:
+        if self._members.running:
+            return False
+        is_complete = len(self._members.of_rank) == len(self._plan.places)
+        return is_complete or self._engine.poll() is not None or self._is_terminating
+
+    def _wait_for_engine(self) -> None:
+        try:
+            self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill_engine()
+
+    def _kill_engine(self) -> None:
+        if self._engine.poll() is None:
+            os.killpg(self._engine.pid, signal.SIGKILL)
+            self._engine.wait()
+
+    def _describe(self) -> None:
+        hosts = {str(rank): member.host for rank, member in sorted(self._members.of_rank.items())}
+        self._folder.describe(hosts=hosts)
+        self._folder.event("start", f"{len(hosts)} rank(s) started on {len(set(hosts.values()))} host(s)")
+
+    def _conclude(self, engine_output: str) -> int:
+        ended, num_ranks = self._members.ended, len(self._plan.places)
+        first = first_failure(list(ended.values()))
+        if self._num_seen:
+            return 128 + self._interrupts[0] if first or len(ended) < num_ranks else 0
+        if self._has_hung:
+            return HANG_STATUS
+        if len(ended) < num_ranks:
+            status = self._engine.returncode or 1
+            program = Path(self._plan.command[0]).name
+            text = verdict.not_started(len(ended), num_ranks, program, status, engine_output)
+            self._folder.event("crash", " ".join(text))
+            self._console.panel("the job did not start", text)
+            return status if status > 0 else 1
+        if first is not None:
+            text = verdict.lines(first, ended)
+            stacks = {first.rank: first.stack} if first.stack else {}
+            self._folder.event("crash", " ".join(text), first.rank, stacks=stacks)
+            self._console.panel(verdict.title(first), text, stacks)
+            return first.shell_status
+        return 0

@@ -1,0 +1,60 @@
+"""Says how a job ended, in the words of its last panel."""
+
+import signal
+from collections.abc import Mapping
+
+from keras_par.agent.states import Exit
+
+
+def title(first: Exit) -> str:
+    """Who failed."""
+    return "all ranks failed alike" if first.on_all_ranks else f"rank {first.rank} failed first"
+
+
+def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
+    """What is known about the first failure, and what became of the others."""
+    found = [f"Rank {first.rank} on host {first.host} {first.how()}{where(first)}."]
+    if first.error:
+        found.append(f"Error: {first.error}")
+    elif first.last_words and first.status >= 0:
+        found.append(f"Last words: {first.last_words}")
+    if first.user_line:
+        found.append(f"Last line of your code: {first.user_line}")
+    if (advice := what_to_do(first)) is not None:
+        found.append(advice)
+    others = [f"rank {rank} {other(end)}" for rank, end in ended.items() if rank != first.rank]
+    if others:
+        found.append(f"Then {', '.join(others)}.")
+    if first.log:
+        found.append(f"Its log: {first.log}")
+    return found
+
+
+def where(end: Exit) -> str:
+    return f", {end.place}" if end.place else ""
+
+
+def what_to_do(end: Exit) -> str | None:
+    gigabytes = f"{end.rss / 2**30:.1f} GiB"
+    if end.out_of_memory:
+        return f"It used {gigabytes} a second before: use fewer ranks on this host, or smaller batches."
+    if end.status == -signal.SIGKILL:
+        return f"Somebody sent SIGKILL, a scheduler maybe; memory did not run out (it used {gigabytes})."
+    if end.status in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE):
+        return "That is a fault in compiled code: of TensorFlow, Horovod, or a library that the script uses."
+    return None
+
+
+def other(end: Exit) -> str:
+    if end.was_told:
+        return "was ended by the launcher"
+    return end.how()
+
+
+def not_started(num_started: int, num_ranks: int, program: str, status: int, output: str) -> list[str]:
+    """What is known when the engine ended before all ranks had started."""
+    said = [line.strip() for line in output.splitlines() if line.strip(" -\n")]
+    return [
+        f"{program} ended with status {status} when {num_started} of {num_ranks} ranks had started. It said:",
+        *(said[-12:] or ["nothing"]),
+    ]

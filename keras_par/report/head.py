@@ -1,0 +1,138 @@
+"""The top of the page: what ran, how it ended, and the few numbers that matter most."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from keras_par.report import measures, words
+from keras_par.report.run_folder import Event, Run
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the run ended."""
+
+    word: str
+    tone: str  # the name of a colour
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """A key number."""
+
+    id: str
+    title: str
+    value: str
+    detail: str
+
+
+def title(run: Run) -> str:
+    """The script's name, else the command's, else "a run"."""
+    scripts = [part for part in run.command if part.endswith(".py")] or run.command[:1]
+    return PurePath(scripts[0]).name if scripts else "a run"
+
+
+def ending(run: Run) -> Ending:
+    """How the run ended, by its last event of kind "end"."""
+    ends = [event for event in run.events if event.kind == "end"]
+    if not ends:
+        return Ending("no end recorded", "warn", "The run still went on when this page was made, or its launcher died.")
+    end = ends[-1]
+    if end.status == 0:
+        return Ending("finished", "good", end.text)
+    if {"interrupt", "crash"} & {event.kind for event in of_last_attempt(run)} == {"interrupt"}:
+        return Ending("interrupted", "warn", end.text)
+    return Ending("failed" if end.status is None else f"failed, exit status {end.status}", "bad", end.text)
+
+
+def culprit(run: Run) -> Event | None:
+    """What the last attempt failed by: its first crash, else its last hang that is not over; None if it finished."""
+    events = of_last_attempt(run)
+    if any(event.kind == "end" and event.status == 0 for event in events):
+        return None
+    hangs: dict[int | None, Event] = {}
+    for event in events:
+        if event.kind == "hang":
+            hangs[event.rank] = event
+        elif event.kind == "recovered":
+            hangs.pop(event.rank, None)
+    return next((event for event in events if event.kind == "crash"), next(reversed(hangs.values()), None))
+
+
+def of_last_attempt(run: Run) -> list[Event]:
+    """The events of the attempt that was last heard of."""
+    return [event for event in run.events if event.attempt == run.events[-1].attempt]
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """What ran where, when and for how long, as pairs of a name and what is known of it."""
+    begin, end = measures.span(run)
+    hosts = sorted(set(run.hosts.values()))
+    restarts = max(len(measures.attempts(run)) - 1, sum(event.kind == "restart" for event in run.events))
+    ended = any(event.kind == "end" for event in run.events)
+    versions = {"keras_par": "keras-par", "python": "Python"}
+    found = [
+        ("ranks", f"{run.num_ranks:,}" if run.num_ranks else ""),
+        ("engine", {"mpi": "MPI", "gloo": "Gloo"}.get(run.engine, run.engine)),
+        ("host" if len(hosts) == 1 else f"{len(hosts)} hosts", ", ".join(hosts[:8]) + (" ..." if hosts[8:] else "")),
+        ("started", words.date(begin) if begin else ""),
+        ("took" if ended else "lasted at least", words.duration(end - begin) if begin else ""),
+        ("restarts", f"{restarts:,}"),
+        ("versions", ", ".join(f"{versions[name]} {version}" for name, version in run.versions.items())),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def cards(run: Run) -> list[Card]:
+    """The key numbers that the run came to."""
+    made = [steps_card(run), speed_card(run), loss_card(run), communication_card(run), slowest_card(run)]
+    return [card for card in made if card.value]
+
+
+def steps_card(run: Run) -> Card:
+    """How much was done."""
+    steps = sum(measures.steps_of(run).values())
+    return Card(
+        "steps",
+        "Steps",
+        f"{steps:,}",
+        f"{words.plural(len(run.epochs), 'epoch') if run.epochs else 'no epoch'} finished",
+    )
+
+
+def speed_card(run: Run) -> Card:
+    """How fast."""
+    speed = measures.steps_a_second(run)
+    times = sum((progress.step_times for progress in run.progress.values()), Counter())
+    median = f"median step {words.step_time(measures.percentile(times, 0.5))}" if times else ""
+    return Card("speed", "Steps a second", words.significant(speed) if speed else "", median)
+
+
+def loss_card(run: Run) -> Card:
+    """With what result: the last logged loss, else the mean of what the ranks noted last."""
+    logs = [epoch.logs for epoch in run.epochs if "loss" in epoch.logs]
+    if logs:
+        validation = logs[-1].get("val_loss")
+        detail = "" if validation is None else f"validation {words.significant(validation, 4)}"
+        return Card("loss", "Final loss", words.significant(logs[-1]["loss"], 4), detail)
+    last = [sample.loss for rank in run.progress.values() for sample in list(rank.last.values())[-1:]]
+    losses = [loss for loss in last if loss is not None]
+    value = words.significant(sum(losses) / len(losses), 4) if losses else ""
+    return Card("loss", "Loss so far", value, "mean of the ranks, in the first epoch")
+
+
+def communication_card(run: Run) -> Card:
+    """How much of the time went into reducing."""
+    share = measures.communication(run)
+    return Card("communication", "Communication", "" if share is None else words.percent(share), "of the time in fit")
+
+
+def slowest_card(run: Run) -> Card:
+    """Which rank the others waited for."""
+    ranks = measures.ranking(run)
+    more = measures.stands_out(ranks)
+    if more is None:
+        return Card("slowest", "Slowest rank", "none" if len(ranks) > 1 else "", "none stands out from the others")
+    detail = f"{words.percent(more)} more time per step than the median of the others"
+    return Card("slowest", "Slowest rank", f"rank {ranks[0].rank}", detail)

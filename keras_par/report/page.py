@@ -1,0 +1,34 @@
+"""Puts the parts of the page into its template."""
+
+import shlex
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from keras_par.report import events, head, words
+from keras_par.report.run_folder import Run
+from keras_par.report.sections import sections
+
+
+def render(run: Run) -> str:
+    """The whole page as HTML."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        title=head.title(run),
+        command=words.clipped(shlex.join(run.command)),
+        ending=head.ending(run),
+        culprit=head.culprit(run),
+        facts=head.facts(run),
+        cards=head.cards(run),
+        sections=sections(run),
+        events=events.rows(run),
+        num_events=len(run.events),
+        timeline=events.timeline(run) if run.events else None,
+        notes=run.notes,
+    )

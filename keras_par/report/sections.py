@@ -1,0 +1,149 @@
+"""The sections of the page: each has charts and a table, or says what is missing for them."""
+
+from keras_par.report import bars, measures, metric_charts, time_charts, words
+from keras_par.report.parts import Bar, Section, Table
+from keras_par.report.progress import PHASES, Progress
+from keras_par.report.run_folder import Run
+
+MOST_METRICS, MOST_RANKS = 13, 64
+COMMUNICATION_STRETCHES, SHORTEST_STRETCH = 100, 5.0  # seconds
+
+
+def sections(run: Run) -> list[Section]:
+    """All sections but the events, in the order of the page."""
+    return [losses(run), step_times(run), phases(run), ranking(run), communication(run), memory(run)]
+
+
+def shown(run: Run) -> dict[int, Progress]:
+    """The ranks of tables and bars: all, or of very many the slowest."""
+    if len(run.progress) <= MOST_RANKS:
+        return run.progress
+    slowest = [time.rank for time in measures.ranking(run)[:MOST_RANKS]]
+    return {rank: run.progress[rank] for rank in sorted(slowest or list(run.progress)[:MOST_RANKS])}
+
+
+def of_all(run: Run) -> str:
+    """Says that not all ranks are shown, or that some noted nothing."""
+    known = len(run.progress)
+    sentences = [f" Of {known:,} ranks the {MOST_RANKS} slowest are shown."] if known > MOST_RANKS else []
+    silent = [rank for rank in range(run.num_ranks) if rank not in run.progress]
+    if known and silent:
+        names = ", ".join(map(str, silent[:12])) + (", ..." if silent[12:] else "")
+        sentences.append(f" {'Rank' if len(silent) == 1 else 'Ranks'} {names} noted no progress.")
+    return "".join(sentences)
+
+
+def losses(run: Run) -> Section:
+    """What `fit` logged, over steps."""
+    names = metric_charts.metric_names(run)
+    lead = "What fit logged at the end of each epoch; steps repeated after a restart count again."
+    if names[MOST_METRICS:]:
+        lead += f" Not drawn: {', '.join(names[MOST_METRICS:])}."
+    missing = "" if names else "No epoch ended and no rank noted a loss, so there is no curve."
+    return Section(
+        "losses",
+        "Loss and metrics",
+        lead,
+        [metric_charts.metric_chart(run, n) for n in names[:MOST_METRICS]],
+        missing=missing,
+    )
+
+
+def step_times(run: Run) -> Section:
+    """How long steps took, by rank."""
+    ranks = {rank: times for rank, progress in shown(run).items() if (times := progress.step_times)}
+    lead = (
+        "From the beginning of one training step to that of the next, counted in buckets that are 19 % wide. "
+        "The first step of an attempt, in which TensorFlow traces the graph, is among them." + of_all(run)
+    )
+    if not ranks:
+        return Section(
+            "step-times", "Step times", lead, missing="No rank finished two steps, so there are no step times."
+        )
+    rows = [
+        [
+            str(rank),
+            f"{times.total():,}",
+            *(words.step_time(measures.percentile(times, share)) for share in (0.5, 0.95, 0.99)),
+            words.step_time(measures.edge(max(times) + 1)),
+        ]
+        for rank, times in ranks.items()
+    ]
+    table = Table(("rank", "steps timed", "median", "95th percentile", "99th percentile", "longest, up to"), rows)
+    return Section("step-times", "Step times", lead, [bars.step_times_chart(ranks)], table=table)
+
+
+def phases(run: Run) -> Section:
+    """What the ranks spent their time on."""
+    lead = (
+        "script: outside of fit, evaluate and predict. callback: Python within them, between steps. What a step does "
+        "inside TensorFlow (data, forward-backward, reduce) is looked up ten times a second, the rest is timed."
+        + of_all(run)
+    )
+    ranks = {rank: progress for rank, progress in shown(run).items() if sum(progress.seconds.values())}
+    if not ranks:
+        return Section("phases", "Time by phase", lead, missing="No rank noted how it spent its time.")
+    rows = []
+    for rank, progress in ranks.items():
+        total = sum(progress.seconds.values())
+        shares = [words.percent(progress.seconds[phase] / total) for phase in PHASES]
+        rows.append([str(rank), run.hosts.get(rank, ""), words.duration(total), *shares])
+    return Section(
+        "phases",
+        "Time by phase",
+        lead,
+        [bars.phases_chart(ranks)],
+        table=Table(("rank", "host", "time", *PHASES), rows),
+    )
+
+
+def ranking(run: Run) -> Section:
+    """Which rank the others wait for."""
+    lead = (
+        "A rank's own time per step: its data, forward-backward and callback time, divided by its training steps. "
+        "Reduce is left out, since in it every rank waits for the slowest one." + of_all(run)
+    )
+    ranks = measures.ranking(run)[:MOST_RANKS]
+    if not ranks:
+        return Section("ranking", "Slow ranks", lead, missing="No rank finished a step, so none can be called slow.")
+    longest, fastest = ranks[0].total or 1.0, ranks[-1].total
+    rows: list[list[str | Bar]] = []
+    for time in ranks:
+        bar = Bar([(phase, 100 * time.seconds[phase] / longest) for phase in measures.OWN])
+        more = f"+{words.percent(time.total / fastest - 1)}" if time is not ranks[-1] and fastest else "fastest"
+        parts = [words.step_time(time.seconds[phase]) for phase in measures.OWN]
+        rows.append([str(time.rank), run.hosts.get(time.rank, ""), bar, words.step_time(time.total), more, *parts])
+    columns = ("rank", "host", "", "own time per step", "against the fastest", *measures.OWN)
+    return Section(
+        "ranking", "Slow ranks", lead, legend=[(phase, phase) for phase in measures.OWN], table=Table(columns, rows)
+    )
+
+
+def communication(run: Run) -> Section:
+    """How the share of reducing changed."""
+    begin, end = measures.span(run)
+    window = max((end - begin) / COMMUNICATION_STRETCHES, SHORTEST_STRETCH)
+    lead = (
+        f"Share of reduce in the time in fit, evaluate and predict, over stretches of {words.duration(window)}. "
+        "It includes waiting for slower ranks."
+    )
+    shares = {r: list(measures.communication_over_time(progress, window)) for r, progress in run.progress.items()}
+    chart = time_charts.time_chart(
+        run, "communication", "communication share", shares, lambda share: f"{100 * share:g} %"
+    )
+    missing = "" if chart else f"No rank was in a step for {words.duration(window)}, so there is no curve."
+    return Section("communication", "Communication over time", lead, [chart] if chart else [], missing=missing)
+
+
+def memory(run: Run) -> Section:
+    """How much memory each rank's process held."""
+    peaks = {rank: progress.peak_rss for rank, progress in run.progress.items() if progress.peak_rss}
+    lead = "Resident memory of each rank's process."
+    if not peaks:
+        return Section("memory", "Memory", lead, missing="No rank noted its memory.")
+    most = max(peaks, key=peaks.__getitem__)
+    unit, divisor = words.size_unit(peaks[most])
+    held = {rank: time_charts.memory(run.progress[rank], divisor) for rank in peaks}
+    chart = time_charts.time_chart(run, "memory", f"resident memory, {unit}", held, lambda value: f"{value:g}")
+    lead += f" The most was {words.size(peaks[most])}, on rank {most}."
+    return Section("memory", "Memory", lead, [chart] if chart else [])

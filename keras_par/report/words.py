@@ -1,0 +1,90 @@
+"""Writes numbers for people, with their units."""
+
+import math
+from datetime import UTC, datetime
+
+NBSP = "\N{NO-BREAK SPACE}"
+LONGEST_TEXT = 4000
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` to some significant digits, without an exponent for ordinary numbers, "nan" for what is none."""
+    if not math.isfinite(value):
+        return "nan" if math.isnan(value) else "infinite"
+    if value and not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.{digits - 1}e}"
+    places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:,.{max(places, 0)}f}"
+
+
+def step_time(seconds: float) -> str:
+    """A short time, such as "12.3 ms"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size or unit == "µs":
+            return f"{significant(seconds / size)}{NBSP}{unit}"
+    raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    """A long time, such as "3 min 12 s"."""
+    if seconds < 60:
+        return f"{seconds:.1f}{NBSP}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}{NBSP}min{NBSP}{whole % 60:02}{NBSP}s"
+    if whole < 86400:
+        return f"{whole // 3600}{NBSP}h{NBSP}{whole % 3600 // 60:02}{NBSP}min"
+    return f"{whole // 86400}{NBSP}d{NBSP}{whole % 86400 // 3600:02}{NBSP}h"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1, such as "25.0 %"."""
+    return f"{100 * share:.1f}{NBSP}%"
+
+
+def size(num_bytes: float) -> str:
+    """An amount of memory, such as "1.50 GiB"."""
+    unit, divisor = size_unit(num_bytes)
+    return f"{significant(num_bytes / divisor)}{NBSP}{unit}"
+
+
+def size_unit(num_bytes: float) -> tuple[str, float]:
+    """The unit that suits an amount of memory, and its bytes."""
+    return ("GiB", 2.0**30) if num_bytes >= 2.0**30 else ("MiB", 2.0**20)
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit that suits an axis of `seconds`, and its seconds."""
+    for unit, divisor in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * divisor:
+            return unit, divisor
+    return "seconds", 1.0
+
+
+def date(time: float) -> str:
+    """Unix seconds as a day and a time of day."""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def clock(time: float) -> str:
+    """Unix seconds as a time of day, UTC."""
+    return f"{datetime.fromtimestamp(time, UTC):%H:%M:%S}"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun, such as "2 ranks"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def tick(seconds: float) -> str:
+    """A round time on an axis, such as "5 ms"."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.999 * size:
+            return f"{seconds / size:g}{NBSP}{unit}"
+    return f"{seconds:g}"
+
+
+def clipped(text: str) -> str:
+    """`text`, without its middle if it is very long."""
+    half = LONGEST_TEXT // 2
+    return text if len(text) <= LONGEST_TEXT else f"{text[:half]}\n[...]\n{text[-half:]}"

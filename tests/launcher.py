@@ -1,0 +1,142 @@
+"""Starts jobs by `keras-par run` as a user does, and finds whatever a job has left behind."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.ranks.pool import REPOSITORY, environment
+
+MARK = "KERAS_PAR_TEST_JOB"  # a variable that every process of a job inherits
+PROGRAMS = Path(__file__).parent / "programs"
+JOB_SECONDS = 120
+GONE_SECONDS = 3.0  # for processes that were killed to be reaped
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: exit status, what it printed, and how long it took."""
+
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+    end: float  # seconds since 1970
+
+    @property
+    def panels(self) -> list[str]:
+        """The launcher's panels: lines between a rule with a title and one without."""
+        return re.findall(r"^([^\n]+ ─{3,}$.*?)^─+$", self.stderr, re.DOTALL | re.MULTILINE)
+
+    @property
+    def last_panel(self) -> str:
+        """The text of the last panel, which must be the last thing printed."""
+        assert re.search(r"^─+$\s*\Z", self.stderr, re.MULTILINE), self.stderr
+        return self.panels[-1]
+
+
+class Job:
+    """A running `keras-par run`, started in the repository.
+
+    Args:
+        arguments: of `keras-par run`.
+        stdout: a file or a descriptor; by default it is kept.
+        variables: environment variables besides the usual.
+    """
+
+    def __init__(self, *arguments: str, stdout=subprocess.PIPE, **variables: str):
+        self.mark = uuid.uuid4().hex
+        self._began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "keras_par.launch", *map(str, arguments)],
+            cwd=REPOSITORY,
+            env={**environment(**variables), MARK: self.mark},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of the job that run, the launcher among them."""
+        return [process for process in psutil.process_iter() if is_marked(process, self.mark)]
+
+    def wait_for(self, path: Path, seconds: float = 60) -> None:
+        """Returns once a file is there."""
+        deadline = time.monotonic() + seconds
+        while not path.exists():
+            assert time.monotonic() < deadline, f"{path} did not come"
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.05)
+
+    def signal(self, number: int = signal.SIGINT) -> None:
+        """Sends the launcher a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = JOB_SECONDS, leaves_nothing: bool = True) -> Ended:
+        """How it ends; fails if a process of it is left."""
+        try:
+            stdout, stderr = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            stdout, stderr = self.process.communicate()
+            raise AssertionError(f"the job did not end within {seconds} s:\n{stdout}\n{stderr}") from None
+        ended = Ended(self.process.returncode, stdout or "", stderr, time.monotonic() - self._began, time.time())
+        if leaves_nothing:
+            self.require_gone()
+        return ended
+
+    def require_gone(self, seconds: float = GONE_SECONDS) -> None:
+        """Fails, and kills them, if processes of the job are still there after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        shown = [(process.pid, process.cmdline()) for process in left]
+        self.kill()
+        assert not shown, f"the job left processes behind: {shown}"
+
+    def kill(self) -> None:
+        """Kills every process of the job."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark
+    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+        return False
+
+
+def run(*arguments: str, seconds: float = JOB_SECONDS, **variables: str) -> Ended:
+    """Starts a job and waits for its end."""
+    return Job(*arguments, **variables).wait(seconds)
+
+
+def program(name: str) -> str:
+    """The path of one of the tests' programs."""
+    return str(PROGRAMS / f"{name}.py")
+
+
+def events(folder: Path) -> list[dict]:
+    """What a run's folder says has happened."""
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def of_kind(folder: Path, kind: str) -> list[dict]:
+    return [event for event in events(folder) if event["event"] == kind]
+
+
+def rank_of_this_process() -> int:
+    """The rank of a program that loads no communication library."""
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")))

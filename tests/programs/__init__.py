@@ -1,0 +1,1 @@
+"""Programs that the tests start on several ranks."""

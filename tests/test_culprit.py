@@ -1,0 +1,164 @@
+"""Who is to blame: pure cases of what ranks were last seen doing, how they ended, and what they wrote."""
+
+import faulthandler
+import sys
+import traceback
+
+import pytest
+
+from keras_par.agent.states import Exit, State
+from keras_par.agent.traceback_text import readable_stacks, summarize
+from keras_par.launch import verdict
+from keras_par.launch.culprit import find_hang, first_failure
+
+AFTER = 10.0
+
+
+def state(rank: int, quiet: float = 20.0, **what) -> State:
+    """A rank in its 7th step, silent for a while."""
+    usual = {"call": "fit", "phase": "callback", "step": 7, "has_joined": True, "phase_seconds": quiet}
+    return State(rank=rank, quiet=quiet, **(usual | what))
+
+
+def waiting(rank: int, name: str = "kp.gradients.0.0", **what) -> State:
+    return state(rank, **({"phase": "reduce", "collective": name} | what))
+
+
+def end(rank: int, status: int = 1, time: float = 100.0, **what) -> Exit:
+    return Exit(rank=rank, host="node", status=status, time=time, **what)
+
+
+HANGS = {
+    "one rank in its data": ([waiting(0), state(1, phase="data")], (1,), 0, "rank 1 is in its input pipeline"),
+    "two of four": (
+        [waiting(0), state(1), waiting(2), state(3)],
+        (1, 3),
+        0,
+        "ranks 0 and 2 wait in 'kp.gradients.0.0'",
+    ),
+    "a rank that goes on alone": ([waiting(0), state(1, quiet=0.5, phase_seconds=20)], (1,), 0, "and makes progress"),
+    "a stopped rank": ([waiting(0), waiting(1, is_stopped=True)], (1,), 0, "is stopped by a signal"),
+    "a stopped rank, all others at work": ([state(0, quiet=0.1), state(1, is_stopped=True)], (1,), 0, "kill -CONT"),
+    "one collective skipped": (
+        [waiting(0, "a"), waiting(1, "a"), waiting(2, "b", step=8)],
+        (2,),
+        0,
+        "from step 7 of epoch 1 on: ranks 0 and 1 wait in 'a' at step 7 of epoch 1, but rank 2 waits in 'b' at step 8",
+    ),
+    "two ranks part": ([waiting(0, "a"), waiting(1, "b")], (0, 1), None, "rank 0 waits in 'a'"),
+    "all in the same": ([waiting(0), waiting(1)], (0, 1), None, "the connection between them"),
+    "before init": (
+        [waiting(0, "kp.init", call=None), State(1, quiet=20.0)],
+        (1,),
+        0,
+        "rank 1 has not come to kp.init(); rank 0 waits in 'kp.init'",
+    ),
+    "all stuck in steps": ([state(0), state(1)], (0, 1), None, "rank 0 is in a callback"),
+    "one stuck, the others not yet waiting": ([state(0, quiet=1.0), state(1)], (1,), 0, "rank 1 is in a callback"),
+    "no Python runs": ([waiting(0), state(1, python_seconds=15.0)], (1,), 0, "no Python thread of it has run for 15 s"),
+    "outside of fit": ([waiting(0), state(1, call=None, phase="script")], (1,), 0, "rank 1 is outside of fit for 20 s"),
+}
+
+
+@pytest.mark.parametrize(("states", "culprits", "witness", "words"), HANGS.values(), ids=HANGS)
+def test_hangs(states, culprits, witness, words):
+    hang = find_hang(states, {}, AFTER)
+    assert hang is not None
+    assert (hang.culprits, hang.witness) == (culprits, witness)
+    assert words in hang.text
+
+
+def test_ranks_that_wait_for_one_that_has_ended():
+    hang = find_hang([waiting(0)], {1: end(1, status=0)}, AFTER)
+    assert hang is not None and hang.culprits == (1,)
+    assert "rank 1 has ended (status 0), but rank 0 still waits" in hang.text
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [waiting(0, quiet=9.0), state(1, quiet=9.0)],
+        [waiting(0, quiet=0.5), waiting(1, quiet=0.5)],
+        [state(0, call=None, phase="script"), state(1, call=None, phase="script")],
+        [State(0, quiet=20.0), State(1, quiet=20.0)],
+        [],
+    ],
+    ids=["not long enough", "at work", "scripts take their time", "all are starting", "all have ended"],
+)
+def test_no_hang(states):
+    assert find_hang(states, {}, AFTER) is None
+
+
+FIRST = {
+    "the earliest": ([end(0, time=5.0), end(1, time=4.0)], 1),
+    "the error counts, not the end": ([end(0, time=5.0, failed=2.0), end(1, time=4.0)], 0),
+    "no consequence": ([end(0, time=1.0, is_consequence=True), end(1, time=4.0)], 1),
+    "nobody the launcher ended": ([end(0, -15, 1.0, was_told=True), end(1, -9, 4.0)], 1),
+    "nobody who succeeded": ([end(0, status=0, time=1.0), end(1, time=4.0)], 1),
+    "one alone before all alike": ([end(0, time=1.0, on_all_ranks=True), end(1, time=4.0)], 1),
+    "the lowest of equals": ([end(1, time=4.0, on_all_ranks=True), end(0, time=4.0, on_all_ranks=True)], 0),
+    "a consequence if there is nothing else": ([end(0, time=1.0, is_consequence=True), end(1, status=0)], 0),
+}
+
+
+@pytest.mark.parametrize(("exits", "rank"), FIRST.values(), ids=FIRST)
+def test_the_first_failure(exits, rank):
+    first = first_failure(exits)
+    assert first is not None and first.rank == rank
+
+
+def test_no_failure():
+    assert first_failure([end(0, status=0), end(1, status=0)]) is None
+
+
+def test_errors_on_all_ranks_are_no_ones_fault():
+    assert verdict.title(end(0, on_all_ranks=True)) == "all ranks failed alike"
+
+
+def test_the_verdict_says_what_became_of_the_others():
+    ended = {0: end(0, -15, was_told=True), 1: end(1, -9, rss=2**30), 2: end(2, 3)}
+    text = "\n".join(verdict.lines(ended[1], ended))
+    assert "Rank 1 on host node was ended by signal 9 (SIGKILL)." in text
+    assert "it used 1.0 GiB" in text
+    assert "Then rank 0 was ended by the launcher, rank 2 exited with status 3." in text
+
+
+def raise_through_a_library():
+    """Fails in a library, with a cause of its own."""
+    import json
+
+    try:
+        json.loads("{")
+    except ValueError as error:
+        raise RuntimeError("in the\nmiddle") from error
+
+
+def test_the_traceback_that_python_prints_is_understood(capsys):
+    try:
+        raise_through_a_library()
+    except RuntimeError:
+        traceback.print_exc()
+    error, line = summarize(["noise", *capsys.readouterr().err.splitlines(), "noise at exit"])
+    assert error == "RuntimeError: in the"
+    assert line is not None and line.startswith(f"{__file__}:")
+    assert line.endswith('in raise_through_a_library: raise RuntimeError("in the\\nmiddle") from error')
+
+
+def test_a_syntax_error_is_understood():
+    lines = ['  File "/home/me/train.py", line 3', "    def f(:", "          ^", "SyntaxError: invalid syntax"]
+    assert summarize(lines) == ("SyntaxError: invalid syntax", "/home/me/train.py:3: def f(:")
+
+
+def test_no_traceback():
+    assert summarize(["something", "else"]) == (None, None)
+
+
+def test_stacks_are_shown_without_the_insides_of_libraries(tmp_path):
+    with (tmp_path / "stacks").open("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        shown = readable_stacks(file.read())
+    lines = shown.splitlines()
+    assert "test_culprit.py" in lines[0] and "in test_stacks_are_shown" in lines[0]
+    assert any("more in libraries" in line for line in lines)
+    assert sys.prefix not in shown

@@ -1,0 +1,117 @@
+"""The notes of a rank: what they cost, what they say, and that a rank nobody watches is left alone."""
+
+import json
+import math
+import os
+import time
+
+import pytest
+
+from keras_par.comm import heartbeat
+from keras_par.comm.heartbeat import Heartbeat
+from keras_par.plan.heartbeat import NEVER, NUM_BUCKETS, PHASES, SHORTEST_STEP, Page, bucket, clipped
+
+
+@pytest.fixture
+def beat():
+    return Heartbeat(Page(), None)
+
+
+def test_time_is_divided_among_phases(beat):
+    with beat.call("fit"):
+        beat.begin_epoch(2, 5)
+        beat.enter(heartbeat.DATA)
+        time.sleep(0.02)
+        beat.enter(heartbeat.CALLBACK)
+        beat.begin_step(1)
+        assert (beat.page.epoch, beat.page.step, beat.page.steps) == (2, 6, 1)
+        assert PHASES[beat.page.phase] == "step"
+        time.sleep(0.03)
+        beat.end_step({"loss": 0.5})
+        assert PHASES[beat.page.phase] == "callback"
+    spent = dict(zip(PHASES, beat.page.seconds, strict=True))
+    assert 0.02 <= spent["data"] < 0.03 <= spent["step"] < 0.05
+    assert PHASES[beat.page.phase] == "script"
+    assert beat.page.loss == 0.5
+
+
+def test_an_evaluation_counts_no_training_steps_and_leaves_the_place(beat):
+    with beat.call("fit"):
+        beat.begin_epoch(0, 0)
+        beat.begin_step(4)
+        with beat.call("evaluate"):
+            beat.begin_step(4)
+            beat.end_step({"loss": 9.0})
+            assert beat.page.step == 4
+        assert (beat.page.step, beat.page.steps, beat.page.executions) == (4, 4, 2)
+        assert math.isnan(beat.page.loss)
+
+
+def test_step_times_are_counted_from_begin_to_begin(beat):
+    with beat.call("fit"):
+        for _ in range(3):
+            beat.begin_step(2)
+            beat.end_step({})
+            time.sleep(0.02)
+    counts = list(beat.page.step_times)
+    assert sum(counts) == 4  # two intervals of two steps
+    assert counts.index(4) in (bucket(0.01), bucket(0.011), bucket(0.012))
+
+
+def test_buckets_cover_a_quarter_of_an_octave():
+    for number in range(NUM_BUCKETS):
+        begin = SHORTEST_STEP * 2 ** (number / 4)
+        assert bucket(begin * 1.01) == number
+        assert bucket(begin * 1.18) == number
+    assert bucket(0.0) == 0 and bucket(1e9) == NUM_BUCKETS - 1
+
+
+def test_all_ranks_stop_after_the_same_step(beat):
+    with beat.call("fit"):
+        beat.page.pause, beat.page.stop_before = 1, 3
+        beat.begin_step(1)
+        beat.end_step({})
+        assert not beat.must_stop
+        beat.begin_step(1)
+        beat.end_step({})
+        assert beat.must_stop
+
+
+def test_a_rank_does_not_stop_by_itself(beat):
+    assert beat.page.stop_before == NEVER and not beat.must_stop
+
+
+def test_nobody_watches_a_process_that_no_launcher_started(monkeypatch):
+    monkeypatch.delenv("KERAS_PAR_WATCH", raising=False)
+    assert heartbeat.inherited() is None
+
+
+def test_a_child_of_a_rank_does_not_write_on_its_page(monkeypatch, tmp_path):
+    """It has the variable but not the files, or files of other processes behind the same numbers."""
+    with (tmp_path / "other").open("wb+") as other:
+        other.write(b"x" * 10000)
+        other.flush()
+        for number in (other.fileno(), 9999):
+            monkeypatch.setenv("KERAS_PAR_WATCH", f"{number},{number},{number}")
+            assert heartbeat.inherited() is None
+        assert (tmp_path / "other").read_bytes() == b"x" * 10000
+
+
+def test_notes_never_wait():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    beat = Heartbeat(Page(), writer)
+    begin = time.monotonic()
+    for number in range(5000):
+        beat.tell("epoch", epoch=number, logs={"loss": 0.5})
+    assert time.monotonic() - begin < 5
+    first = json.loads(os.read(reader, 65536).splitlines()[0])
+    assert first["note"] == "epoch" and first["epoch"] == 0 and first["logs"] == {"loss": 0.5}
+    os.close(reader)
+    beat.tell("epoch")  # whoever read is gone
+    os.close(writer)
+
+
+def test_names_are_clipped_between_characters():
+    assert clipped("é" * 10, 8) == "ééé".encode()
+    assert clipped("short", 160) == b"short"

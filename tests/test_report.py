@@ -1,0 +1,337 @@
+"""`keras-par report`: its numbers, what it makes of damaged folders, and its page as a real browser shows it."""
+
+import argparse
+import importlib.util
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_par.report import command, head, measures, page, run_folder
+from tests import browser, run_folders
+
+SECTIONS = ["Loss and metrics", "Step times", "Time by phase", "Slow ranks", "Communication over time", "Memory"]
+KINDS = {kind.__name__: kind for kind in (run_folders.by_hand, run_folders.crash_at_once, run_folders.hostile)}
+KINDS |= {"long_run": run_folders.long_run}
+
+
+def report(*given: str) -> int:
+    """Runs the command with these arguments."""
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    arguments = parser.parse_args(["report", *given])
+    return arguments.run(arguments)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A run's folder of each kind, with its page."""
+    base = tmp_path_factory.mktemp("runs")
+    for name, write in KINDS.items():
+        write(base / name)
+        assert report(str(base / name)) == 0
+    return {name: base / name for name in KINDS}
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory):
+    driver = browser.start(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def seen(chrome, folders) -> dict[tuple[str, int], browser.Seen]:
+    """What the browser saw of each page, on a laptop and on a telephone."""
+    return {
+        (name, width): browser.look(chrome, folder / "report.html", width)
+        for name, folder in folders.items()
+        for width in (1280, 400)
+    }
+
+
+def test_nothing_leaves_the_file_and_nothing_complains(seen, folders):
+    for (name, _), saw in seen.items():
+        assert saw.console == []
+        assert saw.requests == [(folders[name] / "report.html").as_uri()]
+        assert saw.page["active"] == 0
+
+
+def test_a_page_that_did_would_be_found(chrome, folders, tmp_path):
+    text = (folders["by_hand"] / "report.html").read_text()
+    intruder = '<div style="width: 2000px; height: 1px"></div><script src="missing.js"></script>'
+    for name, changed in (("kept", text), ("loose", text.replace("Content-Security-Policy", "x"))):
+        (tmp_path / f"{name}.html").write_text(changed.replace("</main>", intruder + "</main>"))
+        saw = browser.look(chrome, tmp_path / f"{name}.html", 400)
+        assert saw.page["active"] == 1 and saw.page["width"] > 1900 and len(saw.requests) == 2
+        [complaint] = saw.console
+        assert ("has been blocked" in complaint) == (name == "kept")  # by the page's own policy
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_section_and_chart_is_there_and_fits(seen, width):
+    for (name, at), saw in seen.items():
+        if at == width:
+            assert saw.page["width"] == width, name
+            assert len(saw.page["charts"]) == saw.page["figures"]
+            for label, *size in saw.page["charts"]:
+                assert size[0] > 280 and size[1] > 50, (name, label)
+    for name in ("by_hand", "long_run"):
+        saw = seen[name, width].page
+        assert saw["headings"][0].startswith("train.py")
+        assert [heading for heading in saw["headings"] if heading in SECTIONS] == SECTIONS
+        assert saw["headings"][-1] == "Events"
+        labels = [label for label, *_ in saw["charts"]]
+        assert {"loss over steps", "distribution of step times, by rank", "time by phase, by rank"} <= set(labels)
+        assert {"communication share over time, by rank", "resident memory, GiB over time, by rank"} <= set(labels)
+        assert labels[-1] == "events over time"
+    assert {"accuracy over steps", "learning_rate over steps"} <= {c[0] for c in seen["long_run", width].page["charts"]}
+
+
+def test_the_page_says_what_was_added_up_by_hand(seen):
+    saw = seen["by_hand", 1280].page
+    values = {name: [line for line in text.split("\n") if line][1:] for name, text in saw["cards"].items()}
+    assert values["card-steps"] == ["400", "3 epochs finished"]
+    assert values["card-speed"] == ["5.71", "median step 24.4 ms"]  # 800 steps in 60 + 80 seconds
+    assert values["card-loss"] == ["0.2500", "validation 0.3750"]
+    assert values["card-communication"] == ["7.1 %", "of the time in fit"]  # 10 of 140 seconds
+    assert values["card-slowest"] == ["rank 1", "60.0 % more time per step than the median of the others"]
+    assert saw["facts"] == {
+        **{"ranks": "2", "engine": "MPI", "host": "node00", "started": "2025-11-20 14:46:40 UTC"},
+        **{"took": "1 min 30 s", "restarts": "1", "versions": "keras-par 0.1.0, Python 3.11.7"},
+    }
+    assert saw["tables"]["step-times"] == [
+        ["0", "400", "22.1 ms", "24.1 ms", "24.3 ms", "24.4 ms"],
+        ["1", "400", "44.7 ms", "48.3 ms", "48.6 ms", "48.7 ms"],
+    ]
+    assert saw["tables"]["phases"] == [
+        ["0", "node00", "1 min 15 s", "20.0 %", "13.3 %", "40.0 %", "13.3 %", "13.3 %"],
+        ["1", "node00", "1 min 35 s", "15.8 %", "21.1 %", "41.1 %", "0.0 %", "22.1 %"],
+    ]
+    assert saw["tables"]["ranking"] == [
+        ["1", "node00", "", "200 ms", "+60.0 %", "50.0 ms", "97.5 ms", "52.5 ms"],
+        ["0", "node00", "", "125 ms", "fastest", "25.0 ms", "75.0 ms", "25.0 ms"],
+    ]
+    assert "The most was 1.50 GiB, on rank 1." in saw["text"]
+
+
+def test_events_are_told_with_their_stacks_folded(seen):
+    saw = seen["by_hand", 1280].page
+    crash = saw["tables"]["events"][1]
+    assert crash[:2] == ["21.0 s\n14:47:01", "crash\nrank 1, attempt 0"]
+    assert "Rank 1 on node00 failed: ValueError: <script>document.title = 'gone'</script> & more." in crash[2]
+    assert "Stack of rank 1" in crash[2] and "line 31" not in crash[2]
+    assert [text.split("\n")[0] for text, _ in saw["folded"]] == ["<b>bold?</b>", run_folders.STACK.split("\n")[0]]
+    assert not any(is_open for _, is_open in saw["folded"])
+    assert saw["title"].startswith("train.py")
+    assert [row[1].split()[0] for row in seen["long_run", 400].page["tables"]["events"]] == [
+        *("start", "warning", "hang", "restart", "resume", "end"),
+    ]
+
+
+def test_a_run_that_crashed_at_once_says_so_and_what_is_missing(seen):
+    saw = seen["crash_at_once", 1280].page
+    assert saw["headings"] == [
+        *("train.py failed, exit status 1", "Steps", "Events", "What this run did not come to"),
+    ]
+    assert saw["text"].count("No module named 'pandsa' (train.py, line 3)") == 2  # on top and among the events
+    for title in SECTIONS:
+        assert title in saw["text"]
+    assert "No epoch ended and no rank noted a loss, so there is no curve." in saw["text"]
+    assert [label for label, *_ in saw["charts"]] == ["events over time"]
+
+
+def test_what_a_run_wrote_is_shown_as_it_is_and_does_nothing(seen):
+    for width in (1280, 400):
+        saw = seen["hostile", width].page
+        assert run_folders.HOSTILE.rpartition("/")[2] + ".py" in saw["title"]
+        assert f"{run_folders.HOSTILE} red ? {{{{ 7 * 7 }}}} -->" in saw["text"]
+        assert "$x^2$" in saw["text"] and "<b>mpi" in saw["text"] and "Verlust äöü 損失" in saw["text"]
+        unreadable = f"{len(run_folders.NOT_PROGRESS)} lines of rank.1/progress.jsonl could not be understood"
+        assert unreadable in saw["text"] and "The last line of rank.1/progress.jsonl is cut." in saw["text"]
+        assert "2 values of loss are not finite and not drawn." in saw["text"]
+        assert "no end recorded" in saw["headings"][0]
+
+
+def test_a_long_run_is_small_and_names_its_slow_rank(seen, folders):
+    for name in KINDS:
+        assert (folders[name] / "report.html").stat().st_size < 500_000
+    saw = seen["long_run", 1280].page
+    assert "rank 2" in saw["cards"]["card-slowest"]
+    assert saw["cards"]["card-steps"].split("\n")[-1] == "13 epochs finished"
+    assert saw["tables"]["ranking"][0][0] == "2"
+
+
+def test_dark_paper_print_and_light(chrome, folders):
+    path = folders["by_hand"] / "report.html"
+    light, dark = (browser.look(chrome, path, 1280, scheme=scheme).page for scheme in ("light", "dark"))
+    assert brightness(light["background"]) > 240 > 60 > brightness(light["ink"])
+    assert brightness(dark["background"]) < 40 < 200 < brightness(dark["ink"])
+    printed = browser.look(chrome, path, 700, media="print", scheme="dark").page
+    assert printed["background"] == light["background"] and printed["ink"] == light["ink"]
+    assert [label for label, *_ in printed["charts"]] == [label for label, *_ in light["charts"]]
+    assert all(width > 600 for _, width, _ in printed["charts"])  # those for wide screens
+
+
+def brightness(colour: str) -> float:
+    """The mean of the three parts, 0 to 255, of what the browser calls rgb(...)."""
+    return sum(float(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")) / 3
+
+
+def test_the_same_folder_makes_the_same_page(folders, tmp_path, capsys):
+    assert report(str(folders["by_hand"]), "-o", str(tmp_path / "again.html")) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'again.html'}\n"
+    assert (tmp_path / "again.html").read_bytes() == (folders["by_hand"] / "report.html").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "word", "culprit"),
+    [
+        (["start", "end 0"], "finished", None),
+        (["start", "hang", "recovered", "end 0"], "finished", None),
+        (["start", "hang", "end 7"], "failed, exit status 7", "hang"),
+        (["start", "hang", "recovered", "crash", "crash", "end 1"], "failed, exit status 1", "crash"),
+        (["start", "interrupt", "end 130"], "interrupted", None),
+        (["start", "crash", "interrupt", "end 1"], "failed, exit status 1", "crash"),
+        (["start", "hang"], "no end recorded", "hang"),
+        (["start"], "no end recorded", None),
+        ([], "no end recorded", None),
+    ],
+)
+def test_how_a_run_ended(tmp_path, kinds, word, culprit):
+    lines = []
+    for time, kind in enumerate(kinds):
+        kind, _, status = kind.partition(" ")
+        lines.append(run_folders.event(time, kind, f"{time}", rank=1, **({"status": int(status)} if status else {})))
+    run_folders.write_lines(tmp_path / "events.jsonl", lines)
+    run = run_folder.read(tmp_path)
+    assert head.ending(run).word == word
+    named = head.culprit(run)
+    assert (named and named.kind) == culprit
+    assert named is None or named.text == str(kinds.index(culprit))
+
+
+def test_communication_is_that_of_each_stretch(tmp_path):
+    run_folders.by_hand(tmp_path)
+    run = run_folder.read(tmp_path)
+    begin = run_folders.STARTED
+    first, second = measures.communication_over_time(run.progress[0], 5)
+    assert first == [(begin + 15, pytest.approx(0.2))] and second == [(begin + 60, pytest.approx(0.16))]
+    assert measures.steps_before(run) == {0: 0, 1: 100}
+
+
+def test_no_rank_is_called_slow_by_chance(tmp_path):
+    run_folders.describe(tmp_path, 2)
+    for share, expected in ((1.04, None), (1.5, pytest.approx(0.5))):
+        for rank, work in enumerate((20.0, 20.0 * share)):
+            line = run_folders.sample(60, 100, (0, 0, work, 60 - work, 0))
+            run_folders.write_lines(tmp_path / f"rank.{rank}" / "progress.jsonl", [line])
+        assert measures.stands_out(measures.ranking(run_folder.read(tmp_path))) == expected
+    for rank, work in enumerate((0.5, 0.6)):  # half a dozen samples tell nothing
+        line = run_folders.sample(60, 100, (0, 0, work, 1 - work, 0))
+        run_folders.write_lines(tmp_path / f"rank.{rank}" / "progress.jsonl", [line])
+    assert measures.stands_out(measures.ranking(run_folder.read(tmp_path))) is None
+
+
+def test_a_file_may_be_cut_anywhere(tmp_path):
+    run_folders.by_hand(tmp_path)
+    path = tmp_path / "rank.0" / "progress.jsonl"
+    whole = path.read_bytes()
+    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        run = run_folder.read(tmp_path)
+        found = len(run.progress[0].samples) if 0 in run.progress else 0
+        assert found == sum(end <= length for end in ends)
+        is_cut = length not in (0, *ends, *(end + 1 for end in ends))
+        assert run.notes == (["The last line of rank.0/progress.jsonl is cut."] if is_cut else [])
+
+
+def test_no_damage_stops_the_reader(tmp_path):
+    run_folders.by_hand(tmp_path)
+    whole = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
+    assert len(whole) == 6
+    for seed in range(300):
+        chance = random.Random(seed)
+        for path, content in whole.items():
+            path.write_bytes(damaged(content, chance))
+            if chance.random() < 0.1:
+                path.unlink()
+        run = run_folder.read(tmp_path)
+        if seed % 60 == 0:
+            assert "</html>" in page.render(run)
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """`content` with a few bytes changed, lost, doubled or put in."""
+    changed = bytearray(content)
+    for _ in range(chance.randrange(6)):
+        place = chance.randrange(len(changed) + 1)
+        stop = place + chance.choice((1, 3, 40))
+        others = bytes(chance.randrange(256) for _ in range(3))
+        numbers = chance.choice((b"null", b"-1", b"1e999", b"9" * 30, b'"x"', b"[]", b"{}", b"\n"))
+        changed[place:stop] = chance.choice((b"", others, numbers, bytes(changed[place:stop]) * 2))
+    return bytes(changed)
+
+
+def test_a_very_long_run_is_thinned_but_ends_where_it_ended(tmp_path):
+    run_folders.describe(tmp_path, 1)
+    lines = [run_folders.sample(s, s, (s, s, s, s, s), s // 50_000, rss=s % 977) for s in range(60_000)]
+    run_folders.write_lines(tmp_path / "rank.0" / "progress.jsonl", lines)
+    progress = run_folder.read(tmp_path).progress[0]
+    assert 400 < len(progress.curve()) < 1003
+    assert progress.steps == 49_999 + 59_999 and progress.peak_rss == 976
+    assert [progress.curve()[0].steps, progress.curve()[-1].steps] == [0, 59_999]
+
+
+def test_hundreds_of_ranks_stay_readable(tmp_path):
+    run_folders.describe(tmp_path, 300)
+    for rank in range(299):
+        lines = [run_folders.sample(60 * n, 60 * n, (9, n, n * (rank + 50), n, 0), rss=2**30) for n in range(3)]
+        run_folders.write_lines(tmp_path / f"rank.{rank}" / "progress.jsonl", lines)
+    assert report(str(tmp_path)) == 0
+    text = (tmp_path / "report.html").read_text()
+    assert len(text) < 1_000_000
+    assert "Of 299 ranks the 64 slowest are shown. Rank 299 noted no progress." in text
+    assert "rank 298" in text and ">rank 0<" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["nowhere"], "there is no folder 'nowhere': give the one that the run had as --log-dir."),
+        (["empty"], "'empty' holds no run: it has no run.json, no events.jsonl and no rank.0."),
+        (["run", "-o", "nowhere/x.html"], "'nowhere/x.html' cannot be written (No such file or directory)"),
+    ],
+)
+def test_mistakes_get_one_sentence(tmp_path, monkeypatch, capsys, given, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    run_folders.crash_at_once(tmp_path / "run")
+    assert report(*given) == 1
+    written = capsys.readouterr()
+    assert said in written.err and written.err.count("\n") == 1 and written.out == ""
+
+
+def test_without_the_extra_it_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    assert report(str(tmp_path)) == 1
+    assert capsys.readouterr().err == 'keras-par report: matplotlib is missing: pip install "keras-par[report]"\n'
+
+
+def test_the_command_line_loads_nothing_that_draws():
+    script = (
+        "import sys; from keras_par.report import command;"
+        "print([name for name in ('jinja2', 'matplotlib', 'numpy', 'tensorflow') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_without_a_browser_the_tests_say_how_to_get_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(pytest.fail.Exception, match="run 'make browser'"):
+        browser.start(tmp_path)

@@ -1,0 +1,92 @@
+"""Ranks that make no progress are found, named, and shown with their stacks; nothing here waits for a collective."""
+
+import re
+import signal
+import time
+
+import pytest
+
+from tests.launcher import Ended, Job, of_kind, program, run
+
+HANG_AFTER = 3.0
+NOTICED_AFTER = HANG_AFTER + 6.0  # beats come each second, and a stopped rank is waited for when it gives no stack
+SIZES = [2, 4]
+
+# What passes by itself: where it is, what is said, and a line of the culprit's stack.
+PASSING = {
+    "input": (6, "is in its input pipeline (phase data)", r"train\.py:\d+ in rows"),
+    "loop": (12, "is in a callback (phase callback) at step 12 of epoch 1", r"train\.py:\d+ in loop"),
+    "stop": (18, "is stopped by a signal (SIGSTOP or SIGTSTP) in phase callback at step 18 of epoch 1", "not answer"),
+}
+
+
+def began(ended: Ended, trouble: str) -> float:
+    """When a trouble began, in seconds since 1970."""
+    [when] = re.findall(rf"trouble {trouble} at ([\d.]+)", ended.stdout)
+    return float(when)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_rank_that_holds_up_the_others_is_named(size, tmp_path):
+    """Three hangs that pass, and a fourth that does not: a collective that one rank skips. Then Ctrl-C twice."""
+    culprit, folder = size - 1, tmp_path / "out"
+    troubles = [*(f"{name}@{step}" for name, (step, _, _) in PASSING.items()), "skip@24"]
+    job = Job(
+        "-np", size, "--hang-after", HANG_AFTER, "--log-dir", folder, "--tee", program("train"), "none", 1, *troubles
+    )
+    job.wait_for(folder / "events.jsonl")
+    deadline = time.monotonic() + 90
+    while not any("different code" in event["text"] for event in of_kind(folder, "hang")):
+        assert time.monotonic() < deadline and job.process.poll() is None, job.process.communicate()
+        time.sleep(0.2)
+    noticed = time.time()
+    job.signal(signal.SIGINT)
+    time.sleep(1)
+    job.signal(signal.SIGINT)
+    killed = time.monotonic()
+    ended = job.wait()
+    assert ended.status == 130 and time.monotonic() - killed < 5
+
+    hangs = [event for event in of_kind(folder, "hang") if event["rank"] == culprit]
+    for name, (_, words, frame) in PASSING.items():
+        [hang] = [event for event in hangs if words in event["text"]]
+        assert f"rank {culprit} {words}" in hang["text"]
+        assert HANG_AFTER - 1 < hang["time"] - began(ended, name) < NOTICED_AFTER
+        assert re.search(frame, hang["stacks"][str(culprit)]), hang["stacks"]
+        healthy = {rank: stack for rank, stack in hang["stacks"].items() if rank != str(culprit)}
+        assert len(healthy) == 1 and "train.py" in next(iter(healthy.values()))
+        assert any(f"hang: rank {culprit}" in panel and words in panel for panel in ended.panels)
+    assert len(of_kind(folder, "recovered")) >= 3
+
+    skipped = next(event for event in of_kind(folder, "hang") if "different code" in event["text"])
+    assert noticed - began(ended, "skip") < NOTICED_AFTER
+    assert f"rank {culprit} waits in 'kp.gradients.0.0' at step 25 of epoch 1" in skipped["text"]
+    waiting = "rank 0 waits" if size == 2 else "ranks 0, 1 and 2 wait"
+    assert f"{waiting} in 'kp.barrier' at step 24 of epoch 1" in skipped["text"]
+    if size > 2:
+        assert skipped["rank"] == culprit
+    assert re.search(r"train\.py:\d+ in skip", skipped["stacks"]["0"])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ranks_that_part_end_the_job_if_that_is_wished(size):
+    options = ["--hang-after", HANG_AFTER, "--on-hang", "abort"]
+    job = run("-np", size, *options, program("train"), "none", 1, "part@5")
+    assert job.status == 124
+    assert "run different code from step 5 of epoch 1 on" in job.last_panel
+    assert (
+        "'kp.barrier'" in job.last_panel and "'kp.broadcast.0.0'" in job.last_panel
+    ) or "kp.broadcast.0" in job.last_panel
+    assert re.search(r"train\.py:\d+ in part", job.last_panel)
+    assert job.end - began(job, "part") < NOTICED_AFTER + 6
+
+
+def test_a_rank_that_does_not_come_to_init_is_named(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import time\nfrom tests.launcher import rank_of_this_process as rank\n"
+        "time.sleep(1000 * rank())\nimport keras_par as kp\nkp.init()\n"
+    )
+    job = run("-np", 2, "--hang-after", HANG_AFTER, "--on-hang", "abort", script)
+    assert job.status == 124
+    assert "Rank 1 has not come to kp.init(); rank 0 waits in 'kp.init'." in job.last_panel

@@ -1,0 +1,97 @@
+"""Trainings that fail, are ended by their user, or start again: nothing that a checkpoint has is lost."""
+
+import re
+import signal
+import time
+
+import pytest
+
+from tests.launcher import Ended, Job, of_kind, program, run
+
+NUM_EPOCHS = 3
+
+
+def weights(ended: Ended) -> set[str]:
+    """The hashes of the ranks' last weights."""
+    assert ended.status == 0, ended.stderr
+    found = re.findall(r"\[\d\] weights (\w+)", ended.stdout)
+    assert len(found) == 2
+    return set(found)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The weights of a training that nothing happens to."""
+    return weights(run("-np", 2, program("train"), tmp_path_factory.mktemp("checkpoints"), NUM_EPOCHS))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "size", "status", "words"),
+    [
+        ("error", 2, 1, "Error: ValueError: this is the trouble"),
+        ("kill", 4, 137, "Somebody sent SIGKILL, a scheduler maybe; memory did not run out"),
+        ("fault", 2, 139, "was ended by signal 11 (SIGSEGV)"),
+    ],
+)
+def test_a_rank_that_fails_in_a_step_is_named_with_its_place(trouble, size, status, words):
+    job = run("-np", size, program("train"), "none", 1, f"{trouble}@9")
+    assert job.status == status
+    assert f"rank {size - 1} failed first" in job.last_panel and words in job.last_panel
+    assert "at step 9 of epoch 1" in job.last_panel
+    [began] = re.findall(rf"trouble {trouble} at ([\d.]+)", job.stdout)
+    assert job.end - float(began) < 10
+    if trouble == "error":
+        assert re.search(r"Last line of your code: .*train\.py:\d+ in error: raise ValueError", job.last_panel)
+    if trouble == "fault":
+        assert re.search(r"train\.py:\d+ in fault", job.last_panel)
+
+
+def test_a_job_that_its_user_ended_goes_on_from_the_step_where_all_ranks_stopped(uninterrupted, tmp_path):
+    checkpoints, folder = tmp_path / "checkpoints", tmp_path / "out"
+    job = Job("-np", 2, "--log-dir", folder, "--tee", program("train"), checkpoints, NUM_EPOCHS)
+    job.wait_for(checkpoints / "CKP-1_14.json")
+    job.signal(signal.SIGINT)
+    asked = time.monotonic()
+    ended = job.wait()
+    assert ended.status == 130 and time.monotonic() - asked < 10
+    stopped = set(re.findall(r"stopped by its user after step (\d+) of epoch (\d)", ended.stderr))
+    assert len(stopped) == 1 and ended.stderr.count("stopped by its user") == 2
+    [(step, epoch)] = stopped
+    assert (checkpoints / f"CKP-{epoch}_{step}.json").exists()
+    assert "Traceback" not in ended.stderr
+    assert of_kind(folder, "interrupt")
+    resumed = run("-np", 2, program("train"), checkpoints, NUM_EPOCHS)
+    assert f"resuming from checkpoint CKP-{epoch}_{step}:" in resumed.stdout
+    assert weights(resumed) == uninterrupted
+
+
+def test_a_job_starts_again_from_its_newest_checkpoint(uninterrupted, tmp_path):
+    folder = tmp_path / "out"
+    options = ["--max-restarts", 2, "--log-dir", folder, "--tee"]
+    job = run("-np", 2, *options, program("train"), tmp_path / "checkpoints", NUM_EPOCHS, "kill@16")
+    assert weights(job) == uninterrupted
+    kinds = [
+        event["event"] for event in of_kind(folder, "crash") + of_kind(folder, "restart") + of_kind(folder, "resume")
+    ]
+    assert kinds == ["crash", "restart", "resume"]
+    assert "CKP-1_14" in of_kind(folder, "resume")[0]["text"]
+    assert "restart 1 of 2, after status 137" in job.stderr
+
+
+def test_restarts_end(tmp_path):
+    folder = tmp_path / "out"
+    job = run("-np", 2, "--max-restarts", 2, "--log-dir", folder, "--tee", program("plain"), "attempts", 1, "5")
+    assert job.status == 9
+    assert re.findall(r"\[0\] attempt (\d)", job.stdout) == ["0", "1", "2"]
+    assert (folder / "rank.0/stdout").read_text().count("attempt") == 3
+    assert len(of_kind(folder, "restart")) == 2 and of_kind(folder, "end")[0]["status"] == 9
+
+
+def test_a_job_outside_of_fit_ends_by_one_interrupt(tmp_path):
+    job = Job("-np", 2, program("plain"), "sleep", 0, tmp_path)
+    for rank in range(2):
+        job.wait_for(tmp_path / f"ready.{rank}")
+    job.signal(signal.SIGTERM)
+    ended = job.wait(20)
+    assert ended.status == 143
+    assert ended.stderr.count("KeyboardInterrupt") == 2

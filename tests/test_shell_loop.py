@@ -1,0 +1,314 @@
+"""Jobs started by a plain shell loop: ranks that find each other without a launcher, and launches that are no job."""
+
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from keras_par.comm import launch, rendezvous
+from keras_par.comm.launch import Launch, MeetingPoint
+from keras_par.comm.register import Register
+from keras_par.comm.slots import slots
+from tests.jobs import start, write_script
+from tests.ranks.pool import environment
+
+TRAINING = """
+import keras, numpy as np, keras_par as kp
+
+def test_training():
+    kp.init()
+    assert kp.size() == kp.local_size() == 2
+    assert kp.rank() == kp.local_rank()
+    keras.utils.set_random_seed(3)
+    with kp.DataParallel().scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+    rows = np.random.default_rng(5).normal(size=(70, 4)).astype("float32")
+    history = model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0)
+    print("\\n".join(f"rank {kp.rank()} loss {loss:.9g}." for loss in history.history["loss"]), flush=True)
+"""
+
+LOOP = """
+for i in 0 1; do
+    mkdir device_$i
+    cd device_$i
+    export RANK_SIZE=2 RANK_ID=$i DEVICE_ID=$i
+    env > env.log
+    python -m pytest -q -s -p no:cacheprovider ../script.py > train.log 2>&1 &
+    cd ..
+done
+wait
+"""
+
+
+def test_a_shell_loop_trains_as_mpirun_does(tmp_path):
+    """Rows L5, L7 and L9: a folder, an environment dump and a log for each rank, and a pytest file as the script."""
+    script = write_script(tmp_path, TRAINING)
+    loop = ["timeout", "180", "sh", "-c", LOOP]  # which ends the whole loop, unlike subprocess's own timeout
+    subprocess.run(loop, cwd=tmp_path, env=environment(MASTER_PORT=str(free_port())), check=True)
+    under_mpirun = start("mpirun", 2, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", script)
+    for rank in (0, 1):
+        folder = tmp_path / f"device_{rank}"
+        assert f"RANK_ID={rank}\n" in (folder / "env.log").read_text()
+        log = (folder / "train.log").read_text()
+        assert "1 passed" in log
+        losses = [line for line in log.splitlines() if " loss " in line]
+        assert len(losses) == 3, log
+        assert all(line.startswith(f"rank {rank} ") for line in losses)
+        assert all(line in under_mpirun.output for line in losses), (losses, under_mpirun.output)
+
+
+REFUSED = """
+import os
+import tensorflow as tf
+import keras_par as kp
+
+taken = []
+tf.config.list_physical_devices = lambda kind=None: ["gpu 0", "gpu 1"]
+tf.config.set_visible_devices = lambda device, kind: taken.append((device, kind))
+tf.config.experimental.set_memory_growth = lambda device, on: None
+
+for variables in ({"RANK_SIZE": "2", "RANK_ID": "2"}, {"RANK_SIZE": "2", "RANK_ID": "1"}, {"DEVICE_ID": "2"}):
+    os.environ.update(variables)
+    try:
+        kp.init()
+    except RuntimeError as error:
+        print(error, flush=True)
+    for name in variables:
+        del os.environ[name]
+os.environ["DEVICE_ID"] = "1"
+kp.init()
+print(f"{kp.size()} rank took {taken}", flush=True)
+"""
+
+
+def test_init_refuses_what_is_no_job_and_takes_the_gpu_of_device_id(tmp_path):
+    script = write_script(tmp_path, REFUSED)
+    port = str(free_port())
+    job = start("python", 1, script, MASTER_PORT=port, HOROVOD_START_TIMEOUT="1")
+    assert job.status == 0, job.output
+    assert "RANK_ID='2' is no whole number from 0 to 1: RANK_SIZE is 2" in job.output
+    assert f"rank 0 of 2 did not come to 127.0.0.1:{port} within 1 s" in job.output
+    assert "DEVICE_ID='2' is no whole number from 0 to 1: this process sees 2 GPU(s)" in job.output
+    assert "1 rank took [('gpu 1', 'GPU')]" in job.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK_SIZE": "two", "RANK_ID": "0"}, "RANK_SIZE='two' is no whole number of at least 1"),
+        ({"RANK_SIZE": "0", "RANK_ID": "0"}, "RANK_SIZE='0' is no whole number of at least 1"),
+        ({"RANK_SIZE": "-2", "RANK_ID": "0"}, "RANK_SIZE='-2' is no whole number of at least 1"),
+        ({"RANK_SIZE": "", "RANK_ID": "0"}, "RANK_SIZE='' is no whole number of at least 1"),
+        ({"RANK_SIZE": "2.0", "RANK_ID": "0"}, "RANK_SIZE='2.0' is no whole number"),
+        ({"RANK_SIZE": "9" * 5000, "RANK_ID": "0"}, "is no whole number of at least 1"),
+        ({"RANK_SIZE": "4"}, "RANK_SIZE=4 is set but RANK_ID is not: set it to this process's number, from 0 to 3"),
+        ({"RANK_SIZE": "4", "RANK_ID": "4"}, "RANK_ID='4' is no whole number from 0 to 3: RANK_SIZE is 4"),
+        ({"RANK_SIZE": "4", "RANK_ID": "-1"}, "RANK_ID='-1' is no whole number from 0 to 3"),
+        ({"RANK_SIZE": "4", "RANK_ID": "one"}, "RANK_ID='one' is no whole number from 0 to 3"),
+        ({"RANK_SIZE": "1", "RANK_ID": "1"}, "RANK_ID='1' is no whole number from 0 to 0"),
+        ({"RANK_ID": "1"}, "RANK_SIZE is 1 (the default, as it is not set)"),
+    ],
+)
+def test_impossible_ranks_are_refused(variables, said):
+    with pytest.raises(RuntimeError) as caught:
+        launch.by_hand(variables)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("keras-par: ")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, Launch(1, "solo")),
+        ({"RANK_SIZE": "1"}, Launch(1, "solo")),
+        ({"RANK_SIZE": "1", "RANK_ID": "0"}, Launch(1, "solo")),
+        ({"RANK_ID": "0"}, Launch(1, "solo")),
+        ({"RANK_SIZE": "8", "RANK_ID": "7"}, Launch(8, "gloo", 7)),
+        ({"RANK_SIZE": "8", "RANK_ID": "7", "OMPI_COMM_WORLD_SIZE": "2"}, Launch(2, "mpi")),
+        ({"RANK_SIZE": "bad", "PMI_SIZE": "2"}, Launch(2, "mpi")),
+        ({"RANK_SIZE": "8", "HOROVOD_SIZE": "3", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}, Launch(3, "gloo")),
+    ],
+)
+def test_a_launcher_wins_over_a_shell_loop(variables, expected, monkeypatch):
+    for name in ("RANK_SIZE", "RANK_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launch.detect() == expected
+
+
+def test_ranks_meet_where_torchrun_would():
+    assert launch.meeting_point({}) == MeetingPoint("127.0.0.1", 29500, 120)
+    named = {"MASTER_ADDR": "node-1", "MASTER_PORT": "1234", "HOROVOD_START_TIMEOUT": "7"}
+    assert launch.meeting_point(named) == MeetingPoint("node-1", 1234, 7)
+    for name, value in (("MASTER_PORT", "http"), ("MASTER_PORT", "70000"), ("HOROVOD_START_TIMEOUT", "0")):
+        with pytest.raises(RuntimeError, match=f"{name}='{value}' is no whole number"):
+            launch.meeting_point({name: value})
+
+
+def test_the_device_is_a_gpu_where_there_are_any():
+    assert launch.device({}, 4) is None
+    assert launch.device({"DEVICE_ID": "3"}, 4) == 3
+    assert launch.device({"DEVICE_ID": "3"}, 0) == 3
+    for value in ("4", "-1", "gpu"):
+        with pytest.raises(RuntimeError, match=f"DEVICE_ID='{value}' is no whole number from 0 to 3.*4 GPU"):
+            launch.device({"DEVICE_ID": value}, 4)
+
+
+@pytest.fixture
+def meeting(monkeypatch):
+    """A free port, at which ranks wait two seconds for each other."""
+    for name in ("HOROVOD_HOSTNAME", "HOROVOD_GLOO_IFACE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(rendezvous, "HEARD_SECONDS", 0.5)
+    return MeetingPoint("127.0.0.1", free_port(), 2)
+
+
+def meet(meeting, *ranks) -> list:
+    """What each (rank, size, host) gets, all coming at the same time: its variables, or why it is refused."""
+
+    def one(rank):
+        try:
+            return rendezvous.meet(rank[0], rank[1], meeting, rank[2])
+        except RuntimeError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return list(threads.map(one, ranks))
+
+
+def test_ranks_that_meet_know_their_places(meeting):
+    found = meet(meeting, (1, 3, "b"), (2, 3, "a"), (0, 3, "a"))
+    places = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME")
+    assert [[variables[f"HOROVOD_{name}"] for name in places] for variables in found] == [
+        ["1", "3", "0", "1", "1", "2", "b"],
+        ["2", "3", "1", "2", "0", "1", "a"],
+        ["0", "3", "0", "2", "0", "2", "a"],
+    ]
+    for variables in found:
+        assert variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
+        assert variables["HOROVOD_GLOO_RENDEZVOUS_PORT"] == str(meeting.port)
+        assert variables["HOROVOD_CONTROLLER"] == variables["HOROVOD_CPU_OPERATIONS"] == "gloo"
+        assert variables["HOROVOD_GLOO_IFACE"] == "lo"
+
+
+def test_a_chosen_interface_is_kept(meeting, monkeypatch):
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "ib0")
+    [variables] = meet(meeting, (0, 1, "a"))
+    assert variables["HOROVOD_GLOO_IFACE"] == "ib0"
+
+
+def test_places_are_those_of_horovods_launcher():
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+
+    theirs = get_host_assignments(parse_hosts("a:2,b:1,c:3"), 6)
+    ours = slots(["a", "a", "b", "c", "c", "c"])
+    assert [vars(slot) for slot in ours] == [vars(slot) for slot in theirs]
+
+
+def enter_three(own_address: str) -> tuple[list, list]:
+    """What the ranks of two hosts are told when the second host finds `own_address` for itself, and who had come."""
+    completed: list = []
+    register = Register(3, MeetingPoint("node-1", 29500, 1), completed.append)
+    ranks = [
+        ("node-1", "10.0.0.1", "127.0.0.1"),
+        ("node-1", "10.0.0.1", "127.0.1.1"),  # what a host often has for its own name
+        ("node-2", own_address, "10.0.0.1"),
+        ("node-1", "10.0.0.1", "127.0.0.1"),
+    ]
+    told = [
+        register.enter(number % 3, 3, process=str(number % 3), host=host, own_address=own, reached=reached)
+        for number, (host, own, reached) in enumerate(ranks)
+    ]
+    return told, completed
+
+
+def test_ranks_connect_by_the_address_that_other_hosts_reach():
+    told, completed = enter_three("10.0.0.2")
+    complete = {"hosts": ["node-1", "node-1", "node-2"], "address": "10.0.0.1"}
+    assert told == [{"missing": [1, 2]}, {"missing": [2]}, complete, complete]
+    assert completed == [complete["hosts"]]
+
+
+@pytest.mark.parametrize("own_address", ["127.0.1.1", "::1", "no address"])
+def test_a_host_that_gloo_cannot_reach_by_its_name_is_named_on_all_ranks(own_address):
+    told, completed = enter_three(own_address)
+    assert told[2] == told[3]
+    assert f"host node-2 finds {own_address} for its own name" in told[2]["refused"]
+    assert not completed
+
+
+def test_the_second_process_with_a_rank_is_refused(meeting):
+    found = meet(meeting, (0, 2, "a"), (1, 2, "a"), (1, 2, "a"))
+    sentences = [answer for answer in found if isinstance(answer, str)]
+    assert len(sentences) == 1, found
+    assert f"another process has RANK_ID=1 already at 127.0.0.1:{meeting.port}: give every process" in sentences[0]
+
+
+def test_the_second_rank_0_is_refused(meeting):
+    found = meet(meeting, (0, 2, "a"), (0, 2, "a"), (1, 2, "a"))
+    sentences = [answer for answer in found if isinstance(answer, str)]
+    assert len(sentences) == 1, found
+    assert f"found port {meeting.port} busy, by another job or by a second process with RANK_ID=0" in sentences[0]
+
+
+def test_ranks_of_different_sizes_are_refused_at_once(meeting):
+    begin = time.monotonic()
+    found = meet(meeting, (0, 3, "a"), (1, 3, "a"), (2, 4, "a"))
+    said = f"rank 2 was started with RANK_SIZE=4 but rank 0 at 127.0.0.1:{meeting.port} with RANK_SIZE=3"
+    assert all(said in sentence for sentence in found), found
+    assert time.monotonic() - begin < meeting.seconds
+
+
+def test_a_missing_rank_is_named_on_all(meeting):
+    found = meet(meeting, (0, 3, "a"), (1, 3, "a"))
+    said = f"rank 2 of 3 did not come to 127.0.0.1:{meeting.port} within 2 s: start a process for each RANK_ID"
+    assert all(said in sentence for sentence in found), found
+
+
+def test_a_missing_rank_0_is_named_with_what_to_set(meeting):
+    [sentence] = meet(meeting, (1, 2, "a"))
+    assert f"rank 0 of 2 did not come to 127.0.0.1:{meeting.port} within 2 s" in sentence
+    assert "Connection refused" in sentence
+    assert "MASTER_ADDR" in sentence and "MASTER_PORT" in sentence
+
+
+def test_a_host_without_an_address_is_named():
+    [sentence] = meet(MeetingPoint("no-such-host.invalid", 29500, 0.1), (1, 2, "a"))
+    assert "did not come to no-such-host.invalid:29500" in sentence
+
+
+def test_a_rank_0_that_ends_early_is_told_from_one_that_never_came(meeting):
+    answers = iter([{"missing": [0, 2]}, ConnectionRefusedError()])
+
+    def enter():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(RuntimeError, match="rank 0 has ended, and ranks 0, 2 of 3 had not come"):
+        rendezvous.wait(enter, 1, 3, meeting)
+
+
+def test_a_busy_port_is_refused_at_once(meeting):
+    """By another program, which a rank other than 0 notices too."""
+    with HTTPServer(("127.0.0.1", meeting.port), BaseHTTPRequestHandler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        begin = time.monotonic()
+        first, second = meet(meeting, (0, 2, "a"), (1, 2, "a"))
+        assert time.monotonic() - begin < meeting.seconds
+        other.shutdown()
+    assert f"rank 0 found port {meeting.port} busy" in first and "set MASTER_PORT to a free port" in first
+    assert f"rank 1 found another program than rank 0 at 127.0.0.1:{meeting.port}: set MASTER_PORT" in second
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
