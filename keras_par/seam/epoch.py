@@ -142,9 +142,10 @@ class ShardedEpochIterator(TFEpochIterator):
         """
         beat = heartbeat.current()
         beat.enter(heartbeat.DATA)
-        steps = super().__next__() if self._end == "same" else self._next_together()
-        beat.enter(heartbeat.CALLBACK)
-        return steps
+        try:
+            return super().__next__() if self._end == "same" else self._next_together()
+        finally:
+            beat.enter(heartbeat.CALLBACK)
 
     def _next_together(self):
         begin_step, end_step, iterator = next(self._epoch_iterator)
