@@ -22,7 +22,7 @@ setup: .venv/ready
 
 demo: setup
 	mkdir -p build
-	$(QUIET) horovodrun -np 2 python examples/mnist.py --save build/demo.weights.h5
+	$(QUIET) keras-par run -np 2 examples/mnist.py --save build/demo.weights.h5
 	@echo "The same in one process, to compare:"
 	$(QUIET) python examples/mnist.py --batch-size 64 --compare build/demo.weights.h5
 
@@ -48,6 +48,7 @@ test-all: check browser
 
 bench: setup
 	python benchmarks/overhead.py
+	python benchmarks/launcher.py
 
 clean:
 	rm -rf .venv build data

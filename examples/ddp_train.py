@@ -1,6 +1,6 @@
 """Fits a line through four points on two ranks, in a training loop written by hand.
 
-    horovodrun -np 2 python examples/ddp_train.py
+    keras-par run -np 2 examples/ddp_train.py
 
 Each rank has two of the points. The gradients are averaged, so both ranks walk to w = [2, 3] together.
 """
@@ -23,7 +23,7 @@ def main():
     args = parser.parse_args()
     kp.init()
     if kp.size() != 2:
-        raise SystemExit("examples/ddp_train.py needs 2 ranks: horovodrun -np 2 python examples/ddp_train.py")
+        raise SystemExit("examples/ddp_train.py needs 2 ranks: keras-par run -np 2 examples/ddp_train.py")
     x, y = (tf.constant(values, tf.float64) for values in POINTS[kp.rank()])
     w = tf.Variable([[0.0], [0.0]], dtype=tf.float64)
     reducer = kp.GradientReducer(mean=True)

@@ -1,6 +1,6 @@
 """Trains one network twice, by a hand-written loop and by fit, and prints how far apart the two end.
 
-horovodrun -np 2 python examples/gradient_tape.py
+keras-par run -np 2 examples/gradient_tape.py
 """
 
 import argparse

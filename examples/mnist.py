@@ -1,7 +1,7 @@
 """Trains a small network on handwritten digits, on as many ranks as it is started on.
 
     python examples/mnist.py
-    horovodrun -np 2 python examples/mnist.py
+    keras-par run -np 2 examples/mnist.py
 
 It takes MNIST where tensorflow-datasets has it on disk or can download it, otherwise the digits of scikit-learn.
 """

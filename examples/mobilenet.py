@@ -1,6 +1,6 @@
 """Trains MobileNetV2 on CIFAR-10 from rank 0's initial weights, on as many ranks as it is started on.
 
-horovodrun -np 2 python examples/mobilenet.py --image-size 64
+keras-par run -np 2 examples/mobilenet.py --image-size 64
 """
 
 import cifar

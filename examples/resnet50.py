@@ -1,6 +1,6 @@
 """Trains ResNet-50 on CIFAR-10, data-parallel, on as many ranks as it is started on.
 
-horovodrun -np 2 python examples/resnet50.py --image-size 64
+keras-par run -np 2 examples/resnet50.py --image-size 64
 """
 
 import cifar

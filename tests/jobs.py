@@ -33,6 +33,7 @@ LAUNCHERS = {
     "mpirun": mpirun,
     "horovodrun": lambda size: [str(scripts() / "horovodrun"), "-np", str(size)],
     "horovodrun --gloo": lambda size: [str(scripts() / "horovodrun"), "-np", str(size), "--gloo"],
+    "keras-par run": lambda size: [str(scripts() / "keras-par"), "run", "-np", str(size)],
 }
 
 

@@ -207,8 +207,8 @@ class Agent:
     def _pause(self) -> None:
         self._process.page.pause = 1
         time.sleep(SETTLE_SECONDS)
-        state = self._process.state(self._rank)
-        self._channel.send({"paused": {"executions": state.executions, "call": state.call}})
+        page = self._process.page
+        self._channel.send({"paused": {"executions": page.executions, "is_in_fit": bool(page.in_fit)}})
 
     def _terminate(self) -> None:
         self._was_told = True

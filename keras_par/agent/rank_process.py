@@ -115,7 +115,6 @@ class RankProcess:
             epoch=page.epoch,
             step=page.step,
             steps=page.steps,
-            executions=page.executions,
             quiet=now - self._progressed,
             is_stopped=status.letter in "Tt",
             python_seconds=now - page.sampled if page.sampled else 0.0,

@@ -19,7 +19,6 @@ class State:
     epoch: int = 0
     step: int = 0
     steps: int = 0
-    executions: int = 0
     quiet: float = 0.0  # seconds without progress
     is_stopped: bool = False  # by a signal
     python_seconds: float = 0.0  # since its Python threads last ran

@@ -56,14 +56,14 @@ class Heartbeat:
     def call(self, kind: str) -> Iterator[None]:
         """Notes a call of a trainer method, which may be inside another."""
         page = self.page
-        before = page.call, page.phase, page.step
-        page.call, page.step = CALLS.index(kind), 0
+        before = page.call, page.phase, page.step, page.in_fit
+        page.call, page.step, page.in_fit = CALLS.index(kind), 0, page.in_fit or kind == "fit"
         self._step_began = 0.0
         self.enter(CALLBACK)
         try:
             yield
         finally:
-            page.call, phase, page.step = before
+            page.call, phase, page.step, page.in_fit = before
             self._step_began = 0.0
             self.enter(phase)
 
@@ -72,13 +72,19 @@ class Heartbeat:
         self.page.epoch, self.page.step = epoch, step
         self._step_began = 0.0
 
-    def begin_step(self, num_steps: int) -> None:
-        """Notes that a call of a step function begins; waits here if the launcher wants all ranks to stop."""
+    def begin_step(self, num_steps: int, is_common: bool = True) -> None:
+        """Notes that a call of a step function begins; waits here if the launcher wants all ranks to stop.
+
+        Args:
+            num_steps: that it does.
+            is_common: False if other ranks need not make this call, which therefore neither counts nor waits.
+        """
         page = self.page
-        page.executions += 1
         page.step += num_steps
-        while page.pause and page.stop_before == NEVER:
-            time.sleep(PAUSE_SECONDS)
+        if is_common:
+            page.executions += 1
+            while page.pause and page.stop_before == NEVER:
+                time.sleep(PAUSE_SECONDS)
         self.enter(STEP)
         if CALLS[page.call] in TRAINING:
             page.steps += num_steps

@@ -19,17 +19,22 @@ class Ending:
     def __init__(self, members: Members):
         self._members = members
         self._answers: dict[int, dict] = {}
+        self._is_decided = False
         members.order("pause")
 
     def note_pause(self, rank: int, answer: dict) -> None:
-        """Takes in how far a rank is; after the last one's answer, tells all where to stop."""
+        """Takes in how far a rank is."""
         self._answers[rank] = answer
+
+    def decide(self) -> None:
+        """Once all ranks that run have answered, tells them where to stop."""
         running = list(self._members.running)
-        if not all(each in self._answers for each in running):
+        if self._is_decided or not all(rank in self._answers for rank in running):
             return
-        answers = [self._answers[each] for each in running]
-        if all(answer["call"] for answer in answers):
-            self._members.order("stop_before", max(answer["executions"] for answer in answers) + 2)
-        else:  # ranks outside of fit come to no step: Python's own KeyboardInterrupt ends them where they are
+        self._is_decided = True
+        answers = [self._answers[rank] for rank in running]
+        if all(answer["is_in_fit"] for answer in answers):
+            self._members.order("stop_before", max((answer["executions"] for answer in answers), default=0) + 2)
+        else:  # ranks outside of fit come to no step: Python's own KeyboardInterrupt ends all where they are
             self._members.order("stop_before", 2**62)
             self._members.order("signal", int(signal.SIGINT))

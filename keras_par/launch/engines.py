@@ -119,7 +119,8 @@ def mpirun(places: Sequence[Place], environment: dict[str, str]) -> list[str]:
     command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     if all(is_local(place.host) for place in places):
         return [*command, "--oversubscribe"]
-    given = [argument for name in (VARIABLE, "PYTHONPATH", "PATH") for argument in ("-x", name)]
+    names = [VARIABLE, *(name for name in ("PYTHONPATH", "PATH") if name in os.environ)]
+    given = [argument for name in names for argument in ("-x", name)]
     return [*command, "-H", ",".join(place.host for place in places), "--map-by", "seq", *given]
 
 

@@ -1,5 +1,6 @@
 """The ranks of a running job as the launcher knows them, and orders to them."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ class Member:
     host: str
     state: State
     end: Exit | None = None
+    heard: float = field(default_factory=time.monotonic)  # when its agent last said something
 
 
 @dataclass

@@ -28,6 +28,8 @@ DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none 
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
 VANISHED_STATUS = 1
+SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
+DOORKEEPERS = 4  # a stranger who connects and says nothing keeps one of them
 RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
 
 
@@ -69,11 +71,13 @@ class Supervisor:
         self._ending: Ending | None = None
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
         self._is_terminating = self._has_hung = False
+        self._looked = time.monotonic()
 
     def run(self) -> int:
         """The exit status of the job, once all ranks and the engine that started them are gone."""
         door = wire.Door(self._plan.is_one_host)
-        threading.Thread(target=door.admit, args=[self._admit], name="kp-door", daemon=True).start()
+        for _ in range(DOORKEEPERS):
+            threading.Thread(target=door.admit, args=[self._admit], daemon=True).start()
         with tempfile.TemporaryFile() as engine_log:
             self._engine = self._start(door.invitation, engine_log)
             try:
@@ -142,14 +146,14 @@ class Supervisor:
         )
         if self._is_terminating:
             channel.send({"terminate": True})
-        if len(self._members.of_rank) == len(self._plan.places):
+        if self._is_complete:
             self._describe()
 
     def _hear(self, rank: int, message: wire.Message | None) -> None:
         member = self._members.of_rank[rank]
+        member.heard = time.monotonic()
         if message is None:
-            if member.end is None:
-                self._note_end(Exit(rank, member.host, VANISHED_STATUS, time.time(), has_vanished=True))
+            self._note_vanished(rank, member)
         elif "output" in message:
             self._console.output(rank, message["output"], message["text"])
         elif "state" in message:
@@ -166,6 +170,10 @@ class Supervisor:
         elif "resume" in message:
             self._folder.event("resume", message["resume"], rank)
 
+    def _note_vanished(self, rank: int, member: Member) -> None:
+        if member.end is None:
+            self._note_end(Exit(rank, member.host, VANISHED_STATUS, time.time(), has_vanished=True))
+
     def _note_end(self, end: Exit) -> None:
         self._members.of_rank[end.rank].end = end
         if end.is_failure and self._deadline is None:
@@ -176,14 +184,27 @@ class Supervisor:
         """Does what is due: what the user asked for, a look for hangs, the end of ranks that are left."""
         if len(self._interrupts) > self._num_seen:
             self._interrupt()
-        is_complete = len(self._members.of_rank) == len(self._plan.places)
-        if is_complete and self._ending is None and self._deadline is None and self._hang_watch.look():
+        if self._ending is not None:
+            self._ending.decide()
+        self._look_for_silence()
+        if self._is_complete and self._ending is None and self._deadline is None and self._hang_watch.look():
             self._has_hung = self._settings.on_hang == "abort"
             self._deadline = time.monotonic() if self._has_hung else None
         if self._engine.poll() is not None and self._deadline is None:
             self._deadline = time.monotonic() + END_SECONDS
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._end_ranks("kill" if self._is_terminating else "terminate")
+
+    def _look_for_silence(self) -> None:
+        before, self._looked = self._looked, time.monotonic()
+        was_asleep = (
+            self._looked - before > SILENCE_SECONDS / 10
+        )  # by Ctrl-Z: who spoke meanwhile is not known
+        for rank, member in self._members.running.items():
+            if was_asleep:
+                member.heard = self._looked
+            elif self._looked - member.heard > SILENCE_SECONDS:
+                self._note_vanished(rank, member)
 
     def _end_ranks(self, how: str) -> None:
         self._is_terminating = True
@@ -197,13 +218,20 @@ class Supervisor:
             return self._end_ranks("kill")
         self._console.say("stopping all ranks after the step under way; once more kills them at once")
         self._folder.event("interrupt", f"the user sent {signal.Signals(self._interrupts[0]).name}")
-        self._ending = Ending(self._members)
+        if self._is_complete:
+            self._ending = Ending(self._members)
+        else:
+            self._end_ranks("terminate")
+
+    @property
+    def _is_complete(self) -> bool:
+        """True once all ranks have started."""
+        return len(self._members.of_rank) == len(self._plan.places)
 
     def _is_over(self) -> bool:
         if self._members.running:
             return False
-        is_complete = len(self._members.of_rank) == len(self._plan.places)
-        return is_complete or self._engine.poll() is not None or self._is_terminating
+        return self._is_complete or self._engine.poll() is not None or self._is_terminating
 
     def _wait_for_engine(self) -> None:
         try:

@@ -29,7 +29,8 @@ class Page(ctypes.Structure):
         ("pause", ctypes.c_uint32),  # 1: wait before the next step until stop_before is known
         ("stop_before", ctypes.c_int64),  # the number of a call of a step function that must not begin, or NEVER
         # Written by the rank.
-        ("call", ctypes.c_uint32),  # in CALLS
+        ("call", ctypes.c_uint32),  # the innermost, in CALLS
+        ("in_fit", ctypes.c_uint32),  # 1 during a call of fit, which comes to a step where it can stop
         ("phase", ctypes.c_uint32),  # in PHASES
         ("graph_phase", ctypes.c_uint32),  # in GRAPH_PHASES, as it was at the last sample
         ("phase_since", ctypes.c_double),
@@ -39,7 +40,7 @@ class Page(ctypes.Structure):
         ("epoch", ctypes.c_int64),
         ("step", ctypes.c_int64),  # of the epoch, or of an evaluation, from 1; 0 before the first
         ("steps", ctypes.c_int64),  # of training, begun since the process started
-        ("executions", ctypes.c_int64),  # calls of step functions since then, which do one step or several
+        ("executions", ctypes.c_int64),  # calls of step functions since then, which all ranks make together
         ("graph_collective", ctypes.c_char * 160),  # one of those that the step was in at the last sample, or empty
         ("collective", ctypes.c_char * 160),  # the one that Python waits in, or empty
         ("collective_since", ctypes.c_double),

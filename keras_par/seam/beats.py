@@ -10,12 +10,18 @@ class StopRequested(KeyboardInterrupt):
     """The user ended the job; all ranks raise it after the same step."""
 
 
-def beating(model: keras.Model, function):
-    """A training, test or predict function of `model` whose calls the heartbeat counts."""
+def beating(model: keras.Model, function, is_common: bool):
+    """A training, test or predict function of `model` whose calls the heartbeat notes.
+
+    Args:
+        model: whose function it is.
+        function: called by Keras.
+        is_common: True if all ranks make each call together.
+    """
     beat = heartbeat.current()
 
     def replacement(data):
-        beat.begin_step(model.steps_per_execution)
+        beat.begin_step(model.steps_per_execution, is_common)
         logs = function(data)
         beat.end_step(logs)
         return logs

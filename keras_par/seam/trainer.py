@@ -173,7 +173,8 @@ def make_function(original):
         binding = bindings.of(self)
         if binding is None:
             function = original(self, step_function)
-            return beating(self, function) if heartbeat.current().is_watched else function
+            is_alone = world.is_started() and world.current().size == 1
+            return beating(self, function, is_common=is_alone) if heartbeat.current().is_watched else function
         compiled = self.jit_compile and can_compile(self, step_function)
         # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
         asked, self._jit_compile = self._jit_compile, False
@@ -187,7 +188,7 @@ def make_function(original):
             run = runs.current()
             return run.global_logs(logs) if run is not None and run.logs_each_step else logs
 
-        return beating(self, with_global_logs)
+        return beating(self, with_global_logs, is_common=True)
 
     return replacement
 
@@ -265,7 +266,7 @@ def make_predict_function(original):
         result = original(self, force)
         binding = bindings.of(self)
         if binding is not None and fresh:
-            self.predict_function = beating(self, whole_predictions(binding, self.predict_function))
+            self.predict_function = beating(self, whole_predictions(binding, self.predict_function), is_common=True)
         return result
 
     return replacement

@@ -1,0 +1,94 @@
+"""All ranks of a job stop after the same step, wherever each of them is when its user asks for it."""
+
+import signal
+
+import pytest
+
+from keras_par.agent.states import Exit, State
+from keras_par.comm.heartbeat import Heartbeat
+from keras_par.launch.ending import Ending
+from keras_par.launch.members import Member, Members
+from keras_par.plan.heartbeat import Page
+
+
+class Orders:
+    """A channel that keeps what was sent."""
+
+    def __init__(self):
+        self.sent: list[dict] = []
+
+    def send(self, message: dict) -> None:
+        self.sent.append(message)
+
+
+@pytest.fixture
+def members():
+    """Three ranks."""
+    return Members({rank: Member(Orders(), "node", State(rank)) for rank in range(3)})
+
+
+def answer(executions: int, is_in_fit: bool = True) -> dict:
+    return {"executions": executions, "is_in_fit": is_in_fit}
+
+
+def last_orders(members: Members) -> list[dict]:
+    return [member.channel.sent[-1] for member in members.running.values()]
+
+
+def test_nobody_is_told_where_to_stop_before_all_have_answered(members):
+    ending = Ending(members)
+    for rank in range(2):
+        ending.note_pause(rank, answer(5))
+        ending.decide()
+    assert last_orders(members) == [{"pause": True}] * 3
+
+
+def test_ranks_in_fit_stop_before_a_step_that_none_has_begun(members):
+    ending = Ending(members)
+    for rank, executions in enumerate((5, 6, 5)):
+        ending.note_pause(rank, answer(executions))
+    ending.decide()
+    assert last_orders(members) == [{"stop_before": 8}] * 3
+
+
+def test_a_rank_outside_of_fit_gets_all_interrupted(members):
+    ending = Ending(members)
+    for rank in range(3):
+        ending.note_pause(rank, answer(5, is_in_fit=rank != 1))
+    ending.decide()
+    for member in members.running.values():
+        assert member.channel.sent[-2:] == [{"stop_before": 2**62}, {"signal": int(signal.SIGINT)}]
+
+
+def test_a_rank_that_ends_before_it_answers_keeps_nobody_waiting(members):
+    ending = Ending(members)
+    ending.note_pause(0, answer(5))
+    ending.note_pause(1, answer(5))
+    ending.decide()
+    members.of_rank[2].end = Exit(2, "node", 0, 1.0)
+    ending.decide()
+    ending.decide()
+    assert [member.channel.sent for member in members.running.values()] == [[{"pause": True}, {"stop_before": 7}]] * 2
+
+
+@pytest.mark.parametrize("positions", [(5, 5, 5), (5, 6, 5), (6, 6, 5)])
+def test_no_rank_comes_past_the_step(positions):
+    """Ranks whose steps reduce are at most one apart; each goes on until it must stop, and does so at one step."""
+    beats = [Heartbeat(Page(), None) for _ in positions]
+    for beat, executions in zip(beats, positions, strict=True):
+        beat.page.executions, beat.page.pause = executions, 1
+        beat.page.stop_before = max(positions) + 2
+    ends = []
+    for beat in beats:
+        while not beat.must_stop:
+            beat.begin_step(1)
+            beat.end_step({})
+        ends.append(beat.page.executions)
+    assert ends == [max(positions) + 1] * 3
+
+
+def test_steps_that_one_rank_does_alone_do_not_count():
+    beat = Heartbeat(Page(), None)
+    beat.page.pause = 1
+    beat.begin_step(1, is_common=False)  # which does not wait either
+    assert beat.page.executions == 0
