@@ -129,15 +129,15 @@ def without_watch(fit):
 def unwatched():
     """As if this process had been started by mpirun itself: no marks, no sampler, notes that nobody reads."""
     from keras_par.comm import heartbeat, watched, world
-    from keras_par.plan.heartbeat import Page
+    from keras_par.plan.heartbeat import NEVER, Page
     from keras_par.seam import trainer
 
     communicator, marks, beat, beating = world.current(), watched._marks, heartbeat.current(), trainer.beating
     communicator._stopped.set()
     communicator._sampler.join()
     world.replace(communicator.inner)
-    watched._marks, heartbeat._heartbeat = None, heartbeat.Heartbeat(Page(), None)
-    trainer.beating = lambda model, function, is_common: function
+    watched._marks, heartbeat._heartbeat = None, heartbeat.Heartbeat(Page(stop_before=NEVER), None)
+    trainer.beating = lambda model, function, is_common, is_marked: function
     try:
         yield
     finally:
@@ -149,9 +149,9 @@ def unwatched():
 def python_part():
     """Seconds of Python for one step."""
     from keras_par.comm import heartbeat
-    from keras_par.plan.heartbeat import Page
+    from keras_par.plan.heartbeat import NEVER, Page
 
-    beat = heartbeat.Heartbeat(Page(), None)
+    beat = heartbeat.Heartbeat(Page(stop_before=NEVER), None)
     with beat.call("fit"):
         begin = time.perf_counter()
         for _ in range(20000):

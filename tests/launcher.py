@@ -50,20 +50,23 @@ class Job:
     Args:
         arguments: of `keras-par run`.
         stdout: a file or a descriptor; by default it is kept.
-        variables: environment variables besides the usual.
+        before: called in the launcher's process before it becomes the launcher.
+        variables: environment variables besides the usual, None for those that shall not be there.
     """
 
-    def __init__(self, *arguments: str, stdout=subprocess.PIPE, **variables: str):
+    def __init__(self, *arguments: str, stdout=subprocess.PIPE, before=None, **variables: str | None):
         self.mark = uuid.uuid4().hex
         self._began = time.monotonic()
+        wanted = {name: value for name, value in environment(**variables).items() if value is not None}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "keras_par.launch", *map(str, arguments)],
             cwd=REPOSITORY,
-            env={**environment(**variables), MARK: self.mark},
+            env=wanted | {MARK: self.mark},
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=before,
         )
 
     def processes(self) -> list[psutil.Process]:
@@ -118,7 +121,7 @@ def is_marked(process: psutil.Process, mark: str) -> bool:
         return False
 
 
-def run(*arguments: str, seconds: float = JOB_SECONDS, **variables: str) -> Ended:
+def run(*arguments: str, seconds: float = JOB_SECONDS, **variables: str | None) -> Ended:
     """Starts a job and waits for its end."""
     return Job(*arguments, **variables).wait(seconds)
 

@@ -21,7 +21,7 @@ def state(rank: int, quiet: float = 20.0, **what) -> State:
 
 
 def waiting(rank: int, name: str = "kp.gradients.0.0", **what) -> State:
-    return state(rank, **({"phase": "reduce", "collective": name} | what))
+    return state(rank, **({"phase": "reduce", "collectives": (name,)} | what))
 
 
 def end(rank: int, status: int = 1, time: float = 100.0, **what) -> Exit:
@@ -44,6 +44,18 @@ HANGS = {
         (2,),
         0,
         "from step 7 of epoch 1 on: ranks 0 and 1 wait in 'a' at step 7 of epoch 1, but rank 2 waits in 'b' at step 8",
+    ),
+    "one that has come to a part of what others wait in": (
+        [waiting(0, collectives=("a", "b")), waiting(1, "b"), waiting(2, collectives=("a", "b"))],
+        (1,),
+        0,
+        "ranks 0 and 2 wait in 'a' and 'b'",
+    ),
+    "all at the same moment, seen one after the other": (
+        [state(0, quiet=10.3), state(1, quiet=9.8), state(2, quiet=9.6)],
+        (0, 1, 2),
+        None,
+        "rank 2 is in a callback",
     ),
     "two ranks part": ([waiting(0, "a"), waiting(1, "b")], (0, 1), None, "rank 0 waits in 'a'"),
     "all in the same": ([waiting(0), waiting(1)], (0, 1), None, "the connection between them"),
@@ -94,6 +106,10 @@ FIRST = {
     "the error counts, not the end": ([end(0, time=5.0, failed=2.0), end(1, time=4.0)], 0),
     "no consequence": ([end(0, time=1.0, is_consequence=True), end(1, time=4.0)], 1),
     "nobody the launcher ended": ([end(0, -15, 1.0, was_told=True), end(1, -9, 4.0)], 1),
+    "one that was slow to end": (
+        [end(0, time=9.0, failed=3.0, is_consequence=True), end(1, -15, 9.5, failed=2.0, was_told=True)],
+        1,
+    ),
     "nobody who succeeded": ([end(0, status=0, time=1.0), end(1, time=4.0)], 1),
     "one alone before all alike": ([end(0, time=1.0, on_all_ranks=True), end(1, time=4.0)], 1),
     "the lowest of equals": ([end(1, time=4.0, on_all_ranks=True), end(0, time=4.0, on_all_ranks=True)], 0),
@@ -112,7 +128,13 @@ def test_no_failure():
 
 
 def test_errors_on_all_ranks_are_no_ones_fault():
-    assert verdict.title(end(0, on_all_ranks=True)) == "all ranks failed alike"
+    assert verdict.title(end(0, on_all_ranks=True), {}) == "all ranks failed alike"
+
+
+def test_a_rank_that_left_early_is_the_reason_of_the_others_failure():
+    ended = {0: end(0, time=5.0, is_consequence=True), 1: end(1, status=0, time=4.0)}
+    assert verdict.title(ended[0], ended) == "rank 1 ended before the others"
+    assert verdict.lines(ended[0], ended)[0].startswith("Rank 1 ended with status 0 while others went on")
 
 
 def test_the_verdict_says_what_became_of_the_others():

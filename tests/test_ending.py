@@ -8,7 +8,7 @@ from keras_par.agent.states import Exit, State
 from keras_par.comm.heartbeat import Heartbeat
 from keras_par.launch.ending import Ending
 from keras_par.launch.members import Member, Members
-from keras_par.plan.heartbeat import Page
+from keras_par.plan.heartbeat import NEVER, Page
 
 
 class Orders:
@@ -74,7 +74,7 @@ def test_a_rank_that_ends_before_it_answers_keeps_nobody_waiting(members):
 @pytest.mark.parametrize("positions", [(5, 5, 5), (5, 6, 5), (6, 6, 5)])
 def test_no_rank_comes_past_the_step(positions):
     """Ranks whose steps reduce are at most one apart; each goes on until it must stop, and does so at one step."""
-    beats = [Heartbeat(Page(), None) for _ in positions]
+    beats = [Heartbeat(Page(stop_before=NEVER), None) for _ in positions]
     for beat, executions in zip(beats, positions, strict=True):
         beat.page.executions, beat.page.pause = executions, 1
         beat.page.stop_before = max(positions) + 2
@@ -88,7 +88,7 @@ def test_no_rank_comes_past_the_step(positions):
 
 
 def test_steps_that_one_rank_does_alone_do_not_count():
-    beat = Heartbeat(Page(), None)
+    beat = Heartbeat(Page(stop_before=NEVER), None)
     beat.page.pause = 1
     beat.begin_step(1, is_common=False)  # which does not wait either
     assert beat.page.executions == 0

@@ -14,10 +14,11 @@ from keras_par.plan.heartbeat import NEVER, NUM_BUCKETS, PHASES, SHORTEST_STEP, 
 
 @pytest.fixture
 def beat():
-    return Heartbeat(Page(), None)
+    return Heartbeat(Page(stop_before=NEVER), None)
 
 
 def test_time_is_divided_among_phases(beat):
+    began = time.monotonic()
     with beat.call("fit"):
         beat.begin_epoch(2, 5)
         beat.enter(heartbeat.DATA)
@@ -30,7 +31,8 @@ def test_time_is_divided_among_phases(beat):
         beat.end_step({"loss": 0.5})
         assert PHASES[beat.page.phase] == "callback"
     spent = dict(zip(PHASES, beat.page.seconds, strict=True))
-    assert 0.02 <= spent["data"] < 0.03 <= spent["step"] < 0.05
+    assert 0.02 <= spent["data"] < 1 and 0.03 <= spent["step"] < 1
+    assert sum(spent.values()) == pytest.approx(time.monotonic() - began, abs=0.01)
     assert PHASES[beat.page.phase] == "script"
     assert beat.page.loss == 0.5
 
@@ -55,7 +57,7 @@ def test_step_times_are_counted_from_begin_to_begin(beat):
             time.sleep(0.02)
     counts = list(beat.page.step_times)
     assert sum(counts) == 4  # two intervals of two steps
-    assert counts.index(4) in (bucket(0.01), bucket(0.011), bucket(0.012))
+    assert min(number for number, count in enumerate(counts) if count) >= bucket(0.01)
 
 
 def test_buckets_cover_a_quarter_of_an_octave():
@@ -100,7 +102,7 @@ def test_a_child_of_a_rank_does_not_write_on_its_page(monkeypatch, tmp_path):
 def test_notes_never_wait():
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    beat = Heartbeat(Page(), writer)
+    beat = Heartbeat(Page(stop_before=NEVER), writer)
     begin = time.monotonic()
     for number in range(5000):
         beat.tell("epoch", epoch=number, logs={"loss": 0.5})

@@ -133,7 +133,7 @@ def test_writing_survives_kills_at_any_moment(tmp_path):
 
 
 def test_a_job_survives_kills(tmp_path):
-    chain_of_kills(tmp_path, num_kills=8, seed=1)
+    chain_of_kills(tmp_path, num_kills=5, seed=1)
 
 
 @pytest.mark.slow

@@ -99,6 +99,7 @@ def test_an_agent_that_is_killed_is_a_rank_that_vanished(tmp_path):
     victim = next(agent for agent in agents if agent.environ()["OMPI_COMM_WORLD_RANK"] == "1")
     victim.kill()
     ended = job.wait(leaves_nothing=False)
+    job.kill()  # the sleeping children of rank 1, which nobody else could find
     assert ended.status == 1
     assert "Rank 1" in ended.last_panel and "vanished" in ended.last_panel
 

@@ -16,7 +16,11 @@ SIZES = [2, 4]
 PASSING = {
     "input": (6, "is in its input pipeline (phase data)", r"train\.py:\d+ in rows"),
     "loop": (12, "is in a callback (phase callback) at step 12 of epoch 1", r"train\.py:\d+ in loop"),
-    "stop": (18, "is stopped by a signal (SIGSTOP or SIGTSTP) in phase callback at step 18 of epoch 1", "not answer"),
+    "stop": (
+        18,
+        "is stopped by a signal (SIGSTOP or SIGTSTP) in phase callback at step 18 of epoch 1",
+        "it gives none",
+    ),
 }
 
 

@@ -98,11 +98,36 @@ def test_a_closed_stdout_changes_nothing_but_the_output(closed, tmp_path):
 
 
 def test_a_failure_is_told_with_stdout_closed():
-    with open(os.devnull, "w") as nowhere:
-        job = Job("-np", 2, program("plain"), "exit", 1, stdout=nowhere)
-        os.close(os.dup(nowhere.fileno()))
-        ended = job.wait()
-    assert ended.status == 7 and "rank 1 failed first" in ended.last_panel
+    command = [sys.executable, "-m", "keras_par.launch", "-np", "2", program("plain"), "exit", "1"]
+    result = subprocess.run(
+        ["bash", "-c", '"$@" >&-', "-", *command], cwd=REPOSITORY, env=environment(), capture_output=True, text=True
+    )
+    assert result.returncode == 7 and "rank 1 failed first" in result.stderr
+
+
+def test_output_that_nobody_reads_does_not_make_the_launcher_deaf(tmp_path):
+    """As in a pager, or after Ctrl-S."""
+    reader, writer = os.pipe()
+    job = Job("-np", 2, program("plain"), "talk", 0, 100000, stdout=writer)
+    os.close(writer)
+    os.read(reader, 10)
+    time.sleep(1)
+    job.signal()
+    time.sleep(1)
+    job.signal()
+    assert job.wait(15).status == 130
+    os.close(reader)
+
+
+def test_nohup_is_respected(tmp_path):
+    arguments = ["-np", 1, program("plain"), "sleep", 0, tmp_path]
+    job = Job(*arguments, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    job.wait_for(tmp_path / "ready.0")
+    job.signal(signal.SIGHUP)
+    time.sleep(1)
+    assert job.process.poll() is None
+    job.signal(signal.SIGINT)
+    assert job.wait(20).status == 130
 
 
 @pytest.fixture

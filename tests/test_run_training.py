@@ -87,6 +87,15 @@ def test_restarts_end(tmp_path):
     assert len(of_kind(folder, "restart")) == 2 and of_kind(folder, "end")[0]["status"] == 9
 
 
+def test_a_rank_that_saves_after_an_interrupt_is_left_alone(tmp_path):
+    job = Job("-np", 2, program("plain"), "save", 0, tmp_path)
+    for rank in range(2):
+        job.wait_for(tmp_path / f"ready.{rank}")
+    job.signal(signal.SIGINT)
+    assert job.wait(20).status == 130
+    assert (tmp_path / "saved").exists()
+
+
 def test_a_job_outside_of_fit_ends_by_one_interrupt(tmp_path):
     job = Job("-np", 2, program("plain"), "sleep", 0, tmp_path)
     for rank in range(2):

@@ -22,6 +22,7 @@ def table(**changes) -> dict:
 
 
 WRONG = {
+    "a folder of logs that is no run's": (["-np", "1", "--log-dir", ".", program("plain")], "other things in it"),
     "an unknown option": (["--colour", "x.py"], "unrecognized arguments: --colour"),
     "no ranks": (["-np", "0", "x.py"], "'0' must be a whole number of at least 1"),
     "half a rank": (["-np", "1.5", "x.py"], "'1.5' must be a whole number"),
@@ -30,7 +31,7 @@ WRONG = {
     "a missing script": (["-np", "2", "no such.py"], "there is no script or program 'no such.py'"),
     "a folder": (["-np", "2", "tests"], "there is no script or program 'tests'"),
     "hosts and a host file": (["-H", "a", "--hostfile", "b", "x.py"], "not allowed with argument"),
-    "too few slots": (["-np", "3", "-H", "localhost:2", program("plain")], "3"),
+    "too few slots": (["-np", "3", "-H", "localhost:2", program("plain")], "3 ranks"),
     "a host without slots": (["-H", "localhost:x", program("plain")], "localhost:x"),
     "a host that is not there": (["-H", "no-such-host:2", program("plain")], "no-such-host"),
     "a missing host file": (["--hostfile", "nowhere", program("plain")], "nowhere cannot be read"),
@@ -93,19 +94,19 @@ def test_the_shown_command_can_be_run(tmp_path):
     assert "mpirun -np 2" in shown and "OMP_NUM_THREADS" not in shown  # the tests' environment has that
     result = subprocess.run(["bash", "-c", shown], cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert sorted(result.stdout.splitlines()) == [f"rank {rank} got [\"it's\", 'a;b']" for rank in range(2)]
+    for rank in range(2):
+        assert f"rank {rank} got [\"it's\", 'a;b']" in result.stdout  # mpirun may print both on one line
 
 
-def test_ranks_get_cores_and_threads_of_their_own(monkeypatch):
+def test_ranks_get_cores_and_threads_of_their_own():
     names = ["OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "HOROVOD_CYCLE_TIME"]
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     num_cores = len(os.sched_getaffinity(0))
-    job = run("-np", 2, program("plain"), "environment", 0, *names, OMP_NUM_THREADS="")
+    job = run("-np", 2, program("plain"), "environment", 0, *names, OMP_NUM_THREADS=None)
     lines = sorted(line[4:] for line in job.stdout.splitlines())
     each = num_cores // 2
     assert len(lines) == 2
     for rank, line in enumerate(lines):
-        assert f"TF_NUM_INTRAOP_THREADS={each} HOROVOD_CYCLE_TIME=0.2" in line
+        assert f"OMP_NUM_THREADS={each} TF_NUM_INTRAOP_THREADS={each} HOROVOD_CYCLE_TIME=0.2" in line
         assert line.endswith(str(list(range(rank * each, (rank + 1) * each))))
     crowded = run("-np", 2 * num_cores, program("plain"), "environment", 0, "HOROVOD_CYCLE_TIME")
     assert f"{2 * num_cores} ranks share the {num_cores} core(s)" in crowded.stderr

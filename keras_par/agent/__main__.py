@@ -29,10 +29,11 @@ SETTLE_SECONDS = 0.02  # until a step that was beginning sees that it shall paus
 TAIL_LINES = 400
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
-# How mpirun (Open MPI, then MPICH and Intel MPI) and horovodrun tell a process its rank.
-RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
-LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "HOROVOD_LOCAL_RANK")
-LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "HOROVOD_LOCAL_SIZE")
+# How horovodrun over Gloo and mpirun (Open MPI, then MPICH and Intel MPI) tell a process its rank. Horovod's come
+# first: a shell that SLURM has started has a PMI_RANK, too.
+RANK = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+LOCAL_RANK = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,6 +104,7 @@ class Agent:
         self._beat()
         while self._process.poll() is None:
             self._wait(None)
+        self._ended = time.time()
         self._drain()
         self._process.kill()
         self._report_end()
@@ -153,12 +155,14 @@ class Agent:
         self._after(BEAT_SECONDS, self._beat)
 
     def _log_progress(self, is_last: bool = False) -> None:
-        names = ("phase", "call", "collective", "epoch", "step", "steps", "loss", "seconds", "step_times", "rss", "cpu")
+        names = ("phase", "call", "epoch", "step", "steps", "loss", "seconds", "step_times", "rss", "cpu")
         if self._log:
-            self._log.progress({"time": time.time(), **{name: getattr(self._state, name) for name in names}}, is_last)
+            found = {name: getattr(self._state, name) for name in names}
+            collective = " ".join(self._state.collectives) or None
+            self._log.progress({"time": time.time(), "collective": collective, **found}, is_last)
 
     def _output(self, stream: str, text: str, data: bytes) -> None:
-        is_kept = self._log is None or not data or self._log.write(stream, data)
+        is_kept = self._log is None or self._log.write(stream, data)
         self._tails[stream].extend(text.splitlines())
         if text and (self._forward or not is_kept):
             self._channel.send({"output": stream, "text": text})
@@ -169,7 +173,7 @@ class Agent:
             if kind == "epoch" and self._log:
                 self._log.note("epochs.jsonl", note)
             elif kind == "failure":
-                self._failure = self._failure or note
+                self._failure = note
             elif kind == "resume":
                 self._channel.send({"resume": note["text"]})
 
@@ -196,13 +200,8 @@ class Agent:
             self._process.kill()
 
     def _send_stacks(self) -> None:
-        begin = self._process.request_stacks()
-
-        def send() -> None:
-            text = "" if begin is None else readable_stacks(self._process.stacks(begin))
-            self._channel.send({"stacks": text})
-
-        self._after(0 if begin is None else STACK_SECONDS, send)
+        self._process.request_stacks()
+        self._after(STACK_SECONDS, lambda: self._channel.send({"stacks": readable_stacks(self._process.new_stacks())}))
 
     def _pause(self) -> None:
         self._process.page.pause = 1
@@ -227,22 +226,24 @@ class Agent:
         error, user_line = summarize(words)
         status = self._process.poll() or 0
         self._state = self._process.state(self._rank)
+        if self._failure.get("marks") != self._process.page.executions:
+            self._failure = {}  # it went on after that
         failed = {name: self._failure[name] for name in ("call", "epoch", "step") if name in self._failure}
         self._log_progress(is_last=True)
         end = Exit(
             rank=self._rank,
             host=socket.gethostname(),
             status=status,
-            time=time.time(),
+            time=self._ended,
             out_of_memory=status == -signal.SIGKILL and num_kills_for_memory() > self._kills_before,
             was_told=self._was_told,
             failed=self._failure.get("time"),
             is_consequence=self._failure.get("is_consequence", False),
             on_all_ranks=self._failure.get("on_all_ranks", False),
-            error=error or self._failure.get("message"),
-            user_line=user_line,
+            error=None if status < 0 else error or self._failure.get("message"),
+            user_line=None if status < 0 else user_line,
             last_words=next((line.strip() for line in reversed(words) if line.strip()), None),
-            stack=readable_stacks(self._process.stacks()) if -status in FAULTS else None,
+            stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS else None,
             place=dataclasses.replace(self._state, **failed).place(),
             rss=self._state.rss,
             log=str(self._log.path("stdout" if self._job["merge_stderr"] else "stderr")) if self._log else None,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-EVERY_SECONDS = 1.0  # between two lines of progress, for the first ten minutes
-SLOWER_AFTER = 600
+EVERY_SECONDS = 1.0  # between two lines of progress
+MOST_LINES = 600  # in the time from a run's begin to twice as long; later lines are rarer
 
 
 class RankLog:
@@ -21,7 +21,9 @@ class RankLog:
 
     def __init__(self, folder: Path, attempt: int, complain: Callable[[str], None]):
         self._folder, self._attempt, self._complain = folder, attempt, complain
-        self._files: dict[str, BinaryIO | None] = {name: self._open(name) for name in ("stdout", "stderr")}
+        self._files: dict[str, BinaryIO | None] = {}
+        for name in ("stdout", "stderr"):
+            self._files[name] = self._open(name)
         self._began, self._written = time.monotonic(), -EVERY_SECONDS
 
     def path(self, name: str) -> Path:
@@ -47,9 +49,9 @@ class RankLog:
         self.write(name, json.dumps({"attempt": self._attempt, **content}).encode() + b"\n")
 
     def progress(self, content: dict[str, Any], is_last: bool = False) -> None:
-        """Appends a line of progress, if one is due: each second at first, ten times a minute in long runs."""
+        """Appends a line of progress, if one is due: each second at first, each six seconds after an hour."""
         now = time.monotonic()
-        due = max(EVERY_SECONDS, (now - self._began) / SLOWER_AFTER)
+        due = max(EVERY_SECONDS, (now - self._began) / MOST_LINES)
         if is_last or now - self._written >= 0.9 * due:
             self._written = now
             self.note("progress.jsonl", content)

@@ -59,43 +59,44 @@ class RankProcess:
         self.pid = self._process.pid
         self.stdout, self.stderr = self._process.stdout, self._process.stderr
         self._marks: tuple[int, ...] = ()
+        self._stacks_read = 0
         self._rss, self._cpu = 0, 0.0
         self._progressed = self.began = time.monotonic()
-
-    @property
-    def has_joined(self) -> bool:
-        """True once the program itself has called kp.init(), and answers for stacks."""
-        return self.page.pid == self.pid
 
     def poll(self) -> int | None:
         """Its exit status, minus the signal that ended it, None while it runs."""
         return self._process.poll()
 
     def send_signal(self, number: int) -> None:
-        """Sends the program alone a signal, if it still runs."""
-        self._process.send_signal(number)
+        """Sends the program and its process group a signal, as a terminal does."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
 
-    def request_stacks(self) -> int | None:
-        """Lets the program write its stacks; returns where they will begin, None if it cannot."""
-        if not self.has_joined or self.poll() is not None:
-            return None
-        before = os.fstat(self._stacks).st_size
-        self.send_signal(STACK_SIGNAL)
-        return before
+    def request_stacks(self) -> None:
+        """Lets the process that has called kp.init() write its stacks, a moment later."""
+        if self.page.pid and self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.page.pid, STACK_SIGNAL)
 
-    def stacks(self, begin: int = 0) -> str:
-        """What the program has written about its stacks since `begin`."""
-        size = os.fstat(self._stacks).st_size
-        return os.pread(self._stacks, size - begin, begin).decode(errors="replace")
+    def new_stacks(self) -> str:
+        """What was written about stacks since this was last asked."""
+        begin, self._stacks_read = self._stacks_read, os.fstat(self._stacks).st_size
+        return os.pread(self._stacks, self._stacks_read - begin, begin).decode(errors="replace")
 
     def kill(self) -> None:
-        """Kills the program and whatever it has started, wherever that has gone."""
+        """Kills the program and whatever it has started, wherever that has gone, and what these start meanwhile."""
         import psutil
 
-        for child in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-        self._process.wait()
+        while children := psutil.Process().children(recursive=True):
+            for child in children:
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+            self._process.wait()
+            others = [child for child in children if child.pid != self.pid]
+            _, alive = psutil.wait_procs(others, timeout=1)
+            if len(alive) == len(others) > 0:
+                return  # they cannot be killed: other users' processes, or in the kernel
 
     def state(self, rank: int) -> State:
         """Where the program is now."""
@@ -103,7 +104,8 @@ class RankProcess:
         status = process_status(self.pid)
         self._rss, self._cpu = status.rss or self._rss, status.cpu or self._cpu
         in_step = PHASES[page.phase] == "step"
-        waits = page.collective or (page.graph_collective if in_step else b"")
+        names = page.collective or (page.graph_collectives if in_step else b"")
+        waits = tuple(names.decode(errors="replace").split())
         self._note_progress(now)
         return State(
             rank=rank,
@@ -111,7 +113,7 @@ class RankProcess:
             phase=GRAPH_PHASES[page.graph_phase] if in_step else "reduce" if waits else PHASES[page.phase],
             phase_seconds=now - page.phase_since if page.pid else now - self.began,
             call=CALLS[page.call],
-            collective=waits.decode(errors="replace") or None,
+            collectives=waits,
             epoch=page.epoch,
             step=page.step,
             steps=page.steps,
@@ -133,7 +135,12 @@ class RankProcess:
 
 
 def die_with_parent() -> None:
+    """In the program's process, before it is the program: asking for stacks never ends it.
+
+    That would be the signal's default, until `kp.init()` and after the interpreter's end.
+    """
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(STACK_SIGNAL, signal.SIG_IGN)
 
 
 def seconds_by_phase(page: Page, now: float) -> dict[str, float]:

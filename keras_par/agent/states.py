@@ -15,7 +15,7 @@ class State:
     phase: str = WAITING_TO_START
     phase_seconds: float = 0.0
     call: str | None = None
-    collective: str | None = None  # the one it waits in
+    collectives: tuple[str, ...] = ()  # those it waits in
     epoch: int = 0
     step: int = 0
     steps: int = 0
@@ -67,6 +67,11 @@ class Exit:
         """The exit status a shell would show."""
         return self.status if self.status >= 0 else 128 - self.status
 
+    @property
+    def is_interrupt(self) -> bool:
+        """True if KeyboardInterrupt ended it, as it does where the user ends the job."""
+        return self.status in (-signal.SIGINT, 128 + signal.SIGINT)
+
     def how(self) -> str:
         """How it ended, in words."""
         if self.has_vanished:
@@ -83,6 +88,11 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def state_of(message: dict) -> State:
+    """The state that `as_message` made a message of."""
+    return State(**message | {"collectives": tuple(message["collectives"])})
 
 
 def as_message(value: State | Exit) -> dict:

@@ -49,7 +49,7 @@ def user_frame(lines: Sequence[str]) -> str | None:
 
 def is_user_code(path: str) -> bool:
     """True for a file that is neither Python's, nor an installed package's, nor this package's."""
-    if path.startswith("<") or "site-packages" in path:
+    if path.startswith("<") or "site-packages" in path or "__autograph_generated_file" in path:
         return False
     return not any(path.startswith(f"{library}/") for library in LIBRARIES if library != sys.prefix)
 
@@ -61,15 +61,17 @@ STACK_FRAME = re.compile(r'  File "(?P<path>.+)", line (?P<line>\d+) in (?P<func
 def readable_stacks(text: str) -> str:
     """The stacks that faulthandler wrote, innermost call first: the main thread's, and others' in user code."""
     threads: list[list[re.Match]] = []
+    current = -1  # the main thread is the last one, unless another is at fault
     for line in text.splitlines():
         if STACK_HEADER.match(line):
+            current = len(threads) if line.startswith("Current") else current
             threads.append([])
         elif threads and (frame := STACK_FRAME.match(line)):
             threads[-1].append(frame)
     if not threads:
         return ""
-    *others, main = threads
-    shown = condensed(main)
+    shown = condensed(threads[current])
+    others = [frames for frames in threads if frames is not threads[current]]
     for frames in others:
         if any(is_user_code(frame["path"]) for frame in frames):
             shown += ["and another thread:", *condensed(frames)]

@@ -33,13 +33,6 @@ class Channel:
         except (EOFError, OSError):
             return None
 
-    def has_more(self) -> bool:
-        """True if `receive` would not wait."""
-        try:
-            return self._connection.poll()
-        except OSError:
-            return True
-
     def fileno(self) -> int:
         return self._connection.fileno()
 
@@ -76,6 +69,9 @@ class Door:
             arrived(Channel(connection))
 
     def close(self) -> None:
+        """Lets nobody in any more."""
+        with contextlib.suppress(OSError):  # which wakes those that wait in `admit`
+            self._listener._listener._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
         self._listener.close()
 
     def _is_closed(self) -> bool:

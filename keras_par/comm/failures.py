@@ -151,7 +151,9 @@ def all_failed(known: list[tuple[int, str]]) -> bool:
 
 def is_consequence(error: Exception) -> bool:
     """True if `error` says that a collective failed, which happens when another rank has left."""
-    return isinstance(error, tf.errors.OpError) and any(sign in str(error).lower() for sign in SIGNS_OF_LEAVING)
+    text = str(error).lower()
+    is_from_engine = isinstance(error, tf.errors.OpError) and ("horovod" in text or "gloo" in text)
+    return is_from_engine and any(sign in text for sign in SIGNS_OF_LEAVING)
 
 
 def name_culprit(failures: list[tuple[int, str]], own_rank: int) -> str:

@@ -30,7 +30,8 @@ class Heartbeat:
     def __init__(self, page: Page, notes: int | None):
         self.page, self._notes = page, notes
         self._step_began = self._loss_read = 0.0
-        page.pid, page.stop_before, page.loss = os.getpid(), NEVER, math.nan
+        page.pid, page.loss = os.getpid(), math.nan
+        self.is_marked = False  # the step under way was traced with marks that tell its phases
         page.phase_since = time.monotonic()
         self.enter(SCRIPT)
 
@@ -53,11 +54,11 @@ class Heartbeat:
         page.marks += 1
 
     @contextlib.contextmanager
-    def call(self, kind: str) -> Iterator[None]:
-        """Notes a call of a trainer method, which may be inside another."""
+    def call(self, kind: str, is_common: bool = True) -> Iterator[None]:
+        """Notes a call of a trainer method, which may be inside another; `is_common` if all ranks make it together."""
         page = self.page
         before = page.call, page.phase, page.step, page.in_fit
-        page.call, page.step, page.in_fit = CALLS.index(kind), 0, page.in_fit or kind == "fit"
+        page.call, page.step, page.in_fit = CALLS.index(kind), 0, page.in_fit or (kind == "fit" and is_common)
         self._step_began = 0.0
         self.enter(CALLBACK)
         try:
@@ -102,13 +103,14 @@ class Heartbeat:
             and isinstance(logs, dict)
         ):
             self._loss_read = page.phase_since
-            page.loss = float(logs.get("loss", math.nan))
+            with contextlib.suppress(TypeError, ValueError):  # a loss that is no scalar
+                page.loss = float(logs.get("loss", math.nan))
 
     @contextlib.contextmanager
     def collective(self, name: str) -> Iterator[None]:
         """Notes that this rank's Python waits in a collective."""
         page = self.page
-        page.collective, page.collective_since = clipped(name, Page.collective.size), time.monotonic()
+        page.collective = clipped(name, Page.collective.size)
         page.marks += 1
         try:
             yield
@@ -120,10 +122,16 @@ class Heartbeat:
         """Sends the launcher a note and where this rank is; it is dropped if nobody reads, so that this never waits."""
         if self._notes is not None:
             page = self.page
-            where = {"call": CALLS[page.call], "epoch": page.epoch, "step": page.step}
-            line = json.dumps({"note": note, "time": time.time(), **where, **content}, default=float)
+            where = {"call": CALLS[page.call], "epoch": page.epoch, "step": page.step, "marks": page.executions}
+            line = json.dumps({"note": note, "time": time.time(), **where, **content}, default=plain)
             with contextlib.suppress(OSError):
                 os.write(self._notes, line.encode() + b"\n")
+
+
+def plain(value: Any) -> Any:
+    """What JSON can carry in place of a number or array of NumPy's or TensorFlow's."""
+    value = value.numpy() if hasattr(value, "numpy") else value
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 _heartbeat: Heartbeat | None = None
@@ -133,7 +141,7 @@ def current() -> Heartbeat:
     """This process's heartbeat; the first call looks whether a launcher watches."""
     global _heartbeat
     if _heartbeat is None:
-        _heartbeat = inherited() or Heartbeat(Page(), None)
+        _heartbeat = inherited() or Heartbeat(Page(stop_before=NEVER), None)
     return _heartbeat
 
 

@@ -23,9 +23,9 @@ class Marks:
     """
 
     def __init__(self):
-        with tf.device("cpu"):
-            self._counters = tf.Variable(tf.zeros([NUM_COUNTERS], tf.int64), trainable=False)
+        self._counters: tf.Variable | None = None  # made late, since it makes TensorFlow take its devices
         self._names: list[str] = []
+        self._given_up = [0] * NUM_COUNTERS  # the counters when a step last failed
 
     def number(self, name: str) -> int:
         """The first of the two counters of a collective; names beyond NUM_COUNTERS share the last ones."""
@@ -35,6 +35,9 @@ class Marks:
 
     def add(self, counter: int, after: list[tf.Tensor]) -> None:
         """Adds 1 to a counter, in the graph being traced, once the tensors `after` are there."""
+        if self._counters is None:
+            with tf.init_scope(), tf.device("cpu"):
+                self._counters = tf.Variable(tf.zeros([NUM_COUNTERS], tf.int64), trainable=False)
         with tf.device("cpu"), tf.control_dependencies(after):
             one = tf.constant(1, tf.int64)
             operation = tf.raw_ops.ResourceScatterAdd(resource=self._counters.handle, indices=counter, updates=one)
@@ -45,10 +48,18 @@ class Marks:
 
     def read(self) -> tuple[int, bool, list[str]]:
         """The sum of all counters, whether a step has its batch, and the names of the collectives under way."""
+        if self._counters is None:
+            return 0, False, []
         counters = self._counters.numpy().tolist()
-        begun, done = counters[2::2], counters[3::2]
+        since = [now - before for now, before in zip(counters, self._given_up, strict=True)]
+        begun, done = since[2::2], since[3::2]
         pending = [name for name, b, d in zip(self._names, begun, done, strict=False) if b > d]
-        return sum(counters), counters[BEGUN] > counters[DONE], pending
+        return sum(counters), since[BEGUN] > since[DONE], pending
+
+    def give_up(self) -> None:
+        """Forgets what was under way in a step that has failed, and will never be done."""
+        if self._counters is not None:
+            self._given_up = self._counters.numpy().tolist()
 
 
 _marks: Marks | None = None
@@ -59,6 +70,12 @@ def start_marks() -> Marks:
     global _marks
     _marks = Marks()
     return _marks
+
+
+def give_up() -> None:
+    """Lets the marks know that the step under way has failed."""
+    if _marks is not None:
+        _marks.give_up()
 
 
 def marked(step):
@@ -127,7 +144,8 @@ class WatchedCommunicator(Communicator):
         while not self._stopped.wait(SAMPLE_SECONDS):
             page.graph_marks, has_batch, pending = self._marks.read()
             if page.phase == STEP:
+                has_batch |= not self._heartbeat.is_marked
                 page.graph_phase = REDUCE if pending else FORWARD_BACKWARD if has_batch else DATA
                 page.samples[page.graph_phase] += 1
-                page.graph_collective = clipped(pending[0] if pending else "", Page.graph_collective.size)
+                page.graph_collectives = clipped(" ".join(pending), Page.graph_collectives.size)
             page.sampled = time.monotonic()

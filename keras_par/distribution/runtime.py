@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_par.comm import failures, launch, world
 from keras_par.comm.communicator import Communicator
-from keras_par.seam.beats import StopRequested
 from keras_par.seam.install import install
 
 UNSET_SEED = 87654321  # what TensorFlow reports while no global seed is set
@@ -105,7 +104,7 @@ def tell_before(hook):
     """
 
     def replacement(kind, error, traceback):
-        if isinstance(error, StopRequested):
+        if isinstance(error, KeyboardInterrupt) and str(error).startswith("keras-par: "):
             return print(error, file=sys.stderr)
         if isinstance(error, Exception):
             told = failures.explain(error)

@@ -13,6 +13,8 @@ from keras_par.launch.engines import Plan
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.supervisor import Settings, Supervisor
 
+ECHO_SECONDS = 1.0  # a terminal that closes sends several signals at once, which are not the user's second
+
 
 def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], folder: RunFolder) -> int:
     """Runs the job, and again after a failure as often as the user allows."""
@@ -46,6 +48,7 @@ def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], fol
     folder.event("end", f"the job ended with status {status}", status=status)
     if folder.complaint:
         console.say(folder.complaint)
+    console.close()
     return status
 
 
@@ -53,8 +56,18 @@ def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], fol
 def noted_signals() -> Iterator[list[int]]:
     """A list that grows with each signal by which the user or the system wants the job to end."""
     received: list[int] = []
-    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.signal(each, lambda number, _: received.append(number)) for each in ours}
+    last = 0.0
+
+    def note(number, _) -> None:
+        nonlocal last
+        is_echo = received and number != signal.SIGINT and time.monotonic() - last < ECHO_SECONDS
+        last = time.monotonic()
+        if not is_echo:
+            received.append(number)
+
+    ours = [signal.SIGINT, signal.SIGTERM]
+    ours += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []  # as nohup sets it
+    before = {each: signal.signal(each, note) for each in ours}
     try:
         yield received
     finally:

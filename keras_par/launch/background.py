@@ -19,7 +19,7 @@ def start(arguments: argparse.Namespace) -> int:
     rest.remove("--background")
     with log.open("wb") as file:
         job = subprocess.Popen(
-            [sys.executable, "-m", "keras_par.launch.cli", first, "--log-dir", str(folder), "--tee", *rest],
+            [sys.executable, "-P", "-m", "keras_par.launch.cli", first, "--log-dir", str(folder), "--tee", *rest],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -1,14 +1,20 @@
-"""Shows the ranks' output line by line, and the launcher's own words; a closed terminal ends neither."""
+"""Shows the ranks' output and the launcher's own words, from a thread that alone waits for the terminal."""
 
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TextIO
+
+LIMIT = 2000  # pieces of output that wait to be shown, before those who have more must wait
+CLOSE_SECONDS = 5.0  # for a terminal to take what is left
 
 
 class Console:
-    """Standard output and error of the launcher.
+    """Standard output and error of the launcher. A closed one is dropped, and one that nobody reads stops nobody else.
 
     Args:
         num_ranks: of the job; with one rank its lines have no prefix.
@@ -17,34 +23,70 @@ class Console:
     def __init__(self, num_ranks: int):
         self._width = len(str(num_ranks - 1))
         self._has_prefix = num_ranks > 1
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        self._thread = threading.Thread(target=self._show, name="kp-console", daemon=True)
+        self._thread.start()
 
     def output(self, rank: int, stream: str, text: str) -> None:
-        """Prints lines of a rank, each behind its number."""
+        """Prints lines of a rank, each behind its number; waits while too much is waiting."""
         prefix = f"[{rank:>{self._width}}] " if self._has_prefix else ""
-        lines = text.splitlines()
-        write(sys.stdout if stream == "stdout" else sys.stderr, "".join(f"{prefix}{line}\n" for line in lines))
+        lines = "".join(f"{prefix}{line}\n" for line in text.splitlines())
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < LIMIT or self._is_closed)
+        self._enter(lambda: write(sys.stdout if stream == "stdout" else sys.stderr, lines))
 
     def say(self, text: str) -> None:
         """Prints a sentence of the launcher's own to standard error."""
-        write(sys.stderr, f"keras-par: {text}\n")
+        self._enter(lambda: write(sys.stderr, f"keras-par: {text}\n"))
 
     def panel(self, title: str, lines: Sequence[str], stacks: dict[int, str] | None = None) -> None:
         """Prints sentences and ranks' stacks to standard error, between two rules, so that paths can be copied."""
-        if sys.stderr is None:
-            return
-        from rich.console import Console as RichConsole
-        from rich.rule import Rule
-        from rich.text import Text
+        self._enter(lambda: show_panel(title, lines, stacks or {}))
 
-        console = RichConsole(stderr=True, highlight=False)
-        with contextlib.suppress(OSError, ValueError):
-            console.print(Rule(f"[bold]{title}", align="left", style="red"))
-            for line in lines:
-                console.print(Text(line), soft_wrap=True)
-            for rank, stack in (stacks or {}).items():
-                console.print(Text(f"Stack of rank {rank}, innermost call first:", style="bold"))
-                console.print(Text(stack), soft_wrap=True)
-            console.print(Rule(style="red"))
+    def close(self) -> None:
+        """Waits until all is shown, but not long for a terminal that nobody reads."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _enter(self, action: Callable[[], None]) -> None:
+        with self._changed:
+            self._waiting.append(action)
+            self._changed.notify_all()
+
+    def _show(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                action = self._waiting.popleft()
+                self._changed.notify_all()
+            action()
+
+
+def show_panel(title: str, lines: Sequence[str], stacks: dict[int, str]) -> None:
+    if sys.stderr is None:
+        return
+    from rich.console import Console as RichConsole
+    from rich.rule import Rule
+    from rich.text import Text
+
+    console = RichConsole(stderr=True, highlight=False)
+    with contextlib.suppress(OSError, ValueError):
+        console.print(Rule(f"[bold]{title}", align="left", style="red"))
+        for line in lines:
+            console.print(Text(line), soft_wrap=True)
+        for rank, stack in stacks.items():
+            console.print(Text(f"Stack of rank {rank}, innermost call first:", style="bold"))
+            console.print(Text(stack), soft_wrap=True)
+        console.print(Rule(style="red"))
 
 
 def write(stream: TextIO | None, text: str) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from keras_par.agent.states import Exit, State
 
+TOGETHER_SECONDS = 2.5  # ranks that get stuck at the same moment are seen to within two beats of each other
+
 
 @dataclass(frozen=True)
 class Hang:
@@ -28,7 +30,7 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
         hang_after: seconds without progress that make a hang.
     """
     stopped = [state for state in states if state.is_stopped and state.quiet >= hang_after]
-    waiting = [state for state in states if state.collective and not state.is_stopped]
+    waiting = all_waiting([state for state in states if state.collectives and not state.is_stopped])
     others = [state for state in states if state not in waiting]
     if stopped:
         return Hang(ranks(stopped), first_rank(waiting or others, stopped), "; ".join(map(describe, stopped)))
@@ -36,7 +38,7 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
     if late and others:
         held_up = f"{list_ranks(waiting)} wait{'s' if len(waiting) == 1 else ''} in {names(waiting)}"
         return Hang(ranks(others), late[0].rank, f"{'; '.join(map(describe, others))}; {held_up}")
-    if late and len({state.collective for state in waiting}) > 1:
+    if late and len({state.collectives for state in waiting}) > 1:
         return parted(waiting)
     if late and ended:
         gone = ", ".join(f"rank {rank} has ended (status {end.status})" for rank, end in sorted(ended.items()))
@@ -45,21 +47,33 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
     if late:
         text = f"all ranks wait in {names(waiting)}, so the connection between them is the reason, not their program"
         return Hang(ranks(waiting), None, text)
-    stuck = [state for state in others if state.call and state.quiet >= hang_after]
-    if stuck:
+    stuck = [state for state in others if state.call and state.quiet >= hang_after - TOGETHER_SECONDS]
+    if any(state.quiet >= hang_after for state in stuck):
         return Hang(ranks(stuck), first_rank(states, stuck), "; ".join(map(describe, stuck)))
     return None
 
 
+def all_waiting(waiting: Sequence[State]) -> list[State]:
+    """Those that have come to every collective that some wait in; one that lacks a part of them still computes.
+
+    Ranks that have none in common are in different places of the program, and all wait.
+    """
+    sets = [set(state.collectives) for state in waiting]
+    if not sets or not set.intersection(*sets):
+        return list(waiting)
+    everything = set.union(*sets)
+    return [state for state in waiting if set(state.collectives) == everything]
+
+
 def parted(waiting: Sequence[State]) -> Hang:
     """The hang of ranks that wait in different collectives, which the fewest ranks are the reason for."""
-    counts = Counter(state.collective for state in waiting)
+    counts = Counter(state.collectives for state in waiting)
     most = max(counts.values())
-    odd = [state for state in waiting if counts[state.collective] < most] or list(waiting)
+    odd = [state for state in waiting if counts[state.collectives] < most] or list(waiting)
     groups = [
-        f"{list_ranks(group)} wait{'s' if len(group) == 1 else ''} in '{name}' {group[0].place()}"
-        for name in counts
-        for group in [[state for state in waiting if state.collective == name]]
+        f"{list_ranks(group)} wait{'s' if len(group) == 1 else ''} in {names(group)} {group[0].place()}"
+        for some in counts
+        for group in [[state for state in waiting if state.collectives == some]]
     ]
     step = min((state.epoch, state.step) for state in waiting)
     text = (
@@ -102,7 +116,7 @@ def first_failure(exits: Sequence[Exit]) -> Exit | None:
     Failures that only follow from another's, and ranks that the launcher ended, count where there is nothing else.
     """
     failures = [end for end in exits if end.is_failure]
-    own = [end for end in failures if not end.was_told and not end.is_consequence]
+    own = [end for end in failures if not end.is_consequence and (end.failed or not end.was_told)]
     alone = [end for end in own if not end.on_all_ranks]
     candidates = alone or own or [end for end in failures if not end.was_told] or failures
     return min(candidates, key=lambda end: (end.failed or end.time, end.rank), default=None)
@@ -118,7 +132,7 @@ def first_rank(states: Sequence[State], but: Sequence[State]) -> int | None:
 
 
 def names(states: Sequence[State]) -> str:
-    return " and ".join(f"'{name}'" for name in dict.fromkeys(state.collective for state in states))
+    return " and ".join(f"'{name}'" for name in dict.fromkeys(name for state in states for name in state.collectives))
 
 
 def list_ranks(states: Sequence[State]) -> str:

@@ -20,8 +20,8 @@ Engine = Literal["mpi", "gloo"]
 # launcher, which knows more, is done long before.
 KILL_TIMEOUT = 30
 BOUND_CYCLE_TIME = "0.2"  # ms; short cycles only help ranks that have cores of their own, docs/performance.md
-NOT_EXPORTED = ("PWD", "OLDPWD", "HOSTNAME", "SHLVL", "DISPLAY", "TMPDIR", "LS_COLORS", "_")
-NOT_EXPORTED_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC", "OMPI_", "PMIX_", "SLURM_")
+NOT_EXPORTED = ("PWD", "OLDPWD", "HOSTNAME", "SHLVL", "DISPLAY", "TMPDIR", "LS_COLORS", "_", "HOROVOD_RANK")
+NOT_EXPORTED_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC", "OMPI_", "PMI_", "PMIX_", "SLURM_")
 
 
 class EngineError(RuntimeError):
@@ -84,7 +84,7 @@ def plan(engine: Engine, places: Sequence[Place], command: Sequence[str], enviro
     most = max(sum(other.host == place.host for other in places) for place in places)
     available = cores(os.sched_getaffinity(0))
     own = share(available, 0, most)
-    agent = [sys.executable, "-m", "keras_par.agent", *(["--bind"] if own else []), "--", *command]
+    agent = [sys.executable, "-P", "-m", "keras_par.agent", *(["--bind"] if own else []), "--", *command]
     environment = settings(len(own) if own else 1, own is not None, environ)
     start = mpirun(places, environment) if engine == "mpi" else horovodrun(places)
     warning = None

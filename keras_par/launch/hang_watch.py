@@ -7,7 +7,7 @@ from keras_par.launch.culprit import Hang, find_hang
 from keras_par.launch.members import Members
 from keras_par.launch.run_folder import RunFolder
 
-STACK_SECONDS = 3.0  # ranks have to answer; one that is stopped does not
+STACK_SECONDS = 3.0  # ranks have to answer
 
 
 class HangWatch:
@@ -38,27 +38,38 @@ class HangWatch:
         if self._asked:
             if time.monotonic() < self._deadline and not all(rank in self._stacks for rank in self._asked):
                 return False
-            self._tell()
-            return True
-        states = [member.state for member in self._members.running.values()]
-        hang = find_hang(states, self._members.ended, self._hang_after)
+            return self._tell_if_it_lasts()
+        hang = self._find()
         if hang is None and self._hang is not None:
             self._recover()
         elif hang is not None and (self._hang is None or self._hang.culprits != hang.culprits):
             self._ask(hang)
         return False
 
+    def _find(self) -> Hang | None:
+        states = [member.state for member in self._members.running.values()]
+        return find_hang(states, self._members.ended, self._hang_after)
+
+    def _tell_if_it_lasts(self) -> bool:
+        self._asked = ()
+        if self._find() is None:
+            self._hang = None
+            return False
+        self._tell()
+        return True
+
     def _ask(self, hang: Hang) -> None:
         self._hang, self._stacks = hang, {}
         wanted = hang.culprits if hang.witness is None else (*hang.culprits, hang.witness)
-        self._asked = tuple(rank for rank in wanted if rank in self._members.running)
+        running = self._members.running
+        self._asked = tuple(rank for rank in wanted if rank in running and not running[rank].state.is_stopped)
         self._deadline = time.monotonic() + STACK_SECONDS
         self._members.order("stacks", ranks=self._asked)
 
     def _tell(self) -> None:
         assert self._hang is not None
-        stacks = {rank: self._stacks.get(rank) or "  it does not answer" for rank in self._asked}
-        self._asked = ()
+        shown = self._hang.culprits if self._hang.witness is None else (*self._hang.culprits, self._hang.witness)
+        stacks = {rank: self._stacks.get(rank) or "  it gives none" for rank in shown}
         self._folder.event("hang", self._hang.text, self._hang.culprits[0], stacks=stacks)
         then = "The job is ended." if self._aborts else "The job goes on; '--on-hang abort' would end it."
         title = f"hang: {culprits(self._hang)}"

@@ -1,5 +1,6 @@
 """The folder of one run: what was started, and what happened, as `keras-par report` reads it."""
 
+import errno
 import itertools
 import json
 import time
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = 1
+ABOUT = "run.json"
 LOG = "log"  # of a job in the background, which is there before the job
 
 
@@ -33,7 +35,7 @@ class RunFolder:
     def describe(self, **content: Any) -> None:
         """Adds to what `run.json` says about what was started."""
         self._about |= content
-        self._write("run.json", "w", self._about)
+        self._write(ABOUT, "w", self._about)
 
     def event(self, kind: str, text: str, rank: int | None = None, **content: Any) -> None:
         """Appends what happened to `events.jsonl`."""
@@ -51,13 +53,16 @@ class RunFolder:
 
 
 def begin(path: Path) -> Path:
-    """Makes a folder for a run; one that is there is renamed to its name with the first free number behind it.
+    """Makes a folder for a run; that of an older run is renamed to its name with the first free number behind it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or holds something else.
     """
-    if path.is_dir() and any(each.name != LOG for each in path.iterdir()):
-        names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
-        path.rename(next(name for name in names if not name.exists()))
+    names = [each.name for each in path.iterdir()] if path.is_dir() else []
+    if ABOUT not in names and any(name != LOG for name in names):
+        raise OSError(errno.ENOTEMPTY, "it is a folder with other things in it than a run's", str(path))
+    if ABOUT in names:
+        older = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
+        path.rename(next(each for each in older if not each.exists()))
     path.mkdir(parents=True, exist_ok=True)
     return path

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_par.agent import wire
-from keras_par.agent.states import Exit, State
+from keras_par.agent.states import Exit, State, state_of
 from keras_par.launch import verdict
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import first_failure
@@ -23,12 +23,14 @@ from keras_par.launch.members import Member, Members
 from keras_par.launch.run_folder import RunFolder
 
 TICK_SECONDS = 0.2
-GRACE_SECONDS = 4.0  # for the others to hear of a failure, and end by themselves
+GRACE_SECONDS = 6.0  # from a failure, for the others to hear of it and end by themselves
+ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some rank may be saving
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
 VANISHED_STATUS = 1
-SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
+SILENCE_SECONDS = 300.0  # of an agent, which else speaks each second: its host is gone
+DEAD_SECONDS = 6.0  # the same, when ranks are being ended
 DOORKEEPERS = 4  # a stranger who connects and says nothing keeps one of them
 RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
 
@@ -64,13 +66,13 @@ class Supervisor:
     def __init__(self, plan: Plan, settings: Settings, folder: RunFolder, console: Console, interrupts: list[int]):
         self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
         self._interrupts, self._num_seen = interrupts, 0
-        self._messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue(maxsize=10000)
+        self._messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue()
         self._members = Members()
         aborts = settings.on_hang == "abort"
         self._hang_watch = HangWatch(self._members, settings.hang_after, aborts, folder, console)
         self._ending: Ending | None = None
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
-        self._is_terminating = self._has_hung = False
+        self._is_terminating = self._has_hung = self._has_lost_engine = False
         self._looked = time.monotonic()
 
     def run(self) -> int:
@@ -112,21 +114,26 @@ class Supervisor:
         message: wire.Message | None = hello
         while message is not None:
             message = channel.receive()
-            self._messages.put((hello["hello"], message))
+            if message is not None and "output" in message:
+                self._console.output(hello["hello"], message["output"], message["text"])
+            else:
+                self._messages.put((hello["hello"], message))
 
     def _react(self) -> None:
-        """Handles the messages that have come, after waiting for one at most TICK_SECONDS."""
-        try:
-            source, message = self._messages.get(timeout=TICK_SECONDS)
-            while True:
-                if isinstance(source, wire.Channel):
-                    assert message is not None
-                    self._welcome(source, message)
-                else:
-                    self._hear(source, message)
-                source, message = self._messages.get_nowait()
-        except queue.Empty:
-            pass
+        """Handles the messages that come within TICK_SECONDS."""
+        deadline = time.monotonic() + TICK_SECONDS
+        while (rest := deadline - time.monotonic()) > 0:
+            try:
+                source, message = self._messages.get(timeout=rest)
+            except queue.Empty:
+                return
+            if isinstance(source, wire.Channel):
+                assert message is not None
+                self._welcome(source, message)
+            else:
+                self._hear(source, message)
+            if self._is_over():
+                return
 
     def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
         rank = hello["hello"]
@@ -154,10 +161,8 @@ class Supervisor:
         member.heard = time.monotonic()
         if message is None:
             self._note_vanished(rank, member)
-        elif "output" in message:
-            self._console.output(rank, message["output"], message["text"])
         elif "state" in message:
-            member.state = State(**message["state"])
+            member.state = state_of(message["state"])
         elif "exit" in message:
             self._note_end(Exit(**message["exit"]))
         elif "stacks" in message:
@@ -178,7 +183,9 @@ class Supervisor:
         self._members.of_rank[end.rank].end = end
         if end.is_failure and self._deadline is None:
             can_hear = any(member.state.has_joined for member in self._members.of_rank.values())
-            self._deadline = time.monotonic() + (GRACE_SECONDS if can_hear else DEAF_SECONDS)
+            since_failure = end.time - (end.failed or end.time)
+            grace = max(DEAF_SECONDS, GRACE_SECONDS - since_failure) if can_hear else DEAF_SECONDS
+            self._deadline = time.monotonic() + (ENDING_SECONDS if self._ending else grace)
 
     def _look_around(self) -> None:
         """Does what is due: what the user asked for, a look for hangs, the end of ranks that are left."""
@@ -191,19 +198,19 @@ class Supervisor:
             self._has_hung = self._settings.on_hang == "abort"
             self._deadline = time.monotonic() if self._has_hung else None
         if self._engine.poll() is not None and self._deadline is None:
+            self._has_lost_engine = bool(self._members.running)
             self._deadline = time.monotonic() + END_SECONDS
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._end_ranks("kill" if self._is_terminating else "terminate")
 
     def _look_for_silence(self) -> None:
         before, self._looked = self._looked, time.monotonic()
-        was_asleep = (
-            self._looked - before > SILENCE_SECONDS / 10
-        )  # by Ctrl-Z: who spoke meanwhile is not known
+        was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
+        limit = DEAD_SECONDS if self._is_terminating else SILENCE_SECONDS
         for rank, member in self._members.running.items():
             if was_asleep:
                 member.heard = self._looked
-            elif self._looked - member.heard > SILENCE_SECONDS:
+            elif self._looked - member.heard > limit:
                 self._note_vanished(rank, member)
 
     def _end_ranks(self, how: str) -> None:
@@ -214,7 +221,7 @@ class Supervisor:
     def _interrupt(self) -> None:
         """The first time, lets all ranks stop after the same step; the second time, kills them."""
         is_first, self._num_seen = self._num_seen == 0, len(self._interrupts)
-        if self._num_seen > 1 or not is_first or self._is_terminating:
+        if not is_first or self._is_terminating:
             return self._end_ranks("kill")
         self._console.say("stopping all ranks after the step under way; once more kills them at once")
         self._folder.event("interrupt", f"the user sent {signal.Signals(self._interrupts[0]).name}")
@@ -253,20 +260,28 @@ class Supervisor:
         ended, num_ranks = self._members.ended, len(self._plan.places)
         first = first_failure(list(ended.values()))
         if self._num_seen:
+            if first is not None and not first.was_told and not first.is_interrupt:
+                self._tell_failure(first)
             return 128 + self._interrupts[0] if first or len(ended) < num_ranks else 0
         if self._has_hung:
             return HANG_STATUS
-        if len(ended) < num_ranks:
-            status = self._engine.returncode or 1
-            program = Path(self._plan.command[0]).name
-            text = verdict.not_started(len(ended), num_ranks, program, status, engine_output)
-            self._folder.event("crash", " ".join(text))
-            self._console.panel("the job did not start", text)
-            return status if status > 0 else 1
+        if len(ended) < num_ranks or self._has_lost_engine:
+            return self._tell_engine_failure(len(ended), engine_output)
         if first is not None:
-            text = verdict.lines(first, ended)
-            stacks = {first.rank: first.stack} if first.stack else {}
-            self._folder.event("crash", " ".join(text), first.rank, stacks=stacks)
-            self._console.panel(verdict.title(first), text, stacks)
+            self._tell_failure(first)
             return first.shell_status
         return 0
+
+    def _tell_failure(self, first: Exit) -> None:
+        text = verdict.lines(first, self._members.ended)
+        stacks = {first.rank: first.stack} if first.stack else {}
+        self._folder.event("crash", " ".join(text), first.rank, stacks=stacks)
+        self._console.panel(verdict.title(first, self._members.ended), text, stacks)
+
+    def _tell_engine_failure(self, num_started: int, output: str) -> int:
+        status = self._engine.returncode or 1
+        program = Path(self._plan.command[0]).name
+        text = verdict.engine_ended(num_started, len(self._plan.places), program, status, output)
+        self._folder.event("crash", " ".join(text))
+        self._console.panel(f"{program} has ended" if self._has_lost_engine else "the job did not start", text)
+        return status if status > 0 else 128 - status

@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from keras_par.agent.states import Exit
 
 
-def title(first: Exit) -> str:
+def title(first: Exit, ended: Mapping[int, Exit]) -> str:
     """Who failed."""
+    if early := left_early(first, ended):
+        return f"rank {early[0]} ended before the others"
     return "all ranks failed alike" if first.on_all_ranks else f"rank {first.rank} failed first"
 
 
 def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
     """What is known about the first failure, and what became of the others."""
-    found = [f"Rank {first.rank} on host {first.host} {first.how()}{where(first)}."]
+    early = left_early(first, ended)
+    found = [f"Rank {rank} ended with status 0 while others went on: all ranks must do the same." for rank in early]
+    found.append(f"Rank {first.rank} on host {first.host} {first.how()}{where(first)}.")
     if first.error:
         found.append(f"Error: {first.error}")
     elif first.last_words and first.status >= 0:
@@ -28,6 +32,11 @@ def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
     if first.log:
         found.append(f"Its log: {first.log}")
     return found
+
+
+def left_early(first: Exit, ended: Mapping[int, Exit]) -> list[int]:
+    """The ranks that had ended well when another's collective failed because somebody was gone."""
+    return [rank for rank, end in ended.items() if first.is_consequence and end.status == 0 and end.time <= first.time]
 
 
 def where(end: Exit) -> str:
@@ -51,10 +60,12 @@ def other(end: Exit) -> str:
     return end.how()
 
 
-def not_started(num_started: int, num_ranks: int, program: str, status: int, output: str) -> list[str]:
-    """What is known when the engine ended before all ranks had started."""
+def engine_ended(num_started: int, num_ranks: int, program: str, status: int, output: str) -> list[str]:
+    """What is known when the engine ended before all ranks had started, or while they ran."""
+    some = f"when {num_started} of {num_ranks} ranks had started"
+    when = some if num_started < num_ranks else "while ranks were running"
     said = [line.strip() for line in output.splitlines() if line.strip(" -\n")]
     return [
-        f"{program} ended with status {status} when {num_started} of {num_ranks} ranks had started. It said:",
+        f"{program} ended with status {status} {when}. It said:",
         *(said[-12:] or ["nothing"]),
     ]

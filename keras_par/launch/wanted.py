@@ -35,7 +35,7 @@ def places_of(arguments: argparse.Namespace) -> list[Place]:
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:
     """The hosts that the user names, else those of a SLURM allocation, else this one."""
-    if arguments.hosts:
+    if arguments.hosts is not None:
         return hosts.parse_hosts(arguments.hosts)
     if arguments.hostfile:
         return hosts.read_hostfile(arguments.hostfile)
@@ -58,7 +58,7 @@ def command_of(is_module: bool, script: str, rest: list[str]) -> list[str]:
     path = Path(script)
     if path.is_file() and (path.suffix == ".py" or not os.access(path, os.X_OK)):
         return [sys.executable, script, *rest]
-    program = script if path.is_file() else find(script)
+    program = str(path.absolute()) if path.is_file() else find(script)
     if program is None or path.is_dir():
         raise UsageError(f"there is no script or program '{script}'.")
     return [sys.executable if Path(program).samefile(sys.executable) else program, *rest]

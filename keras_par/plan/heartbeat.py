@@ -10,7 +10,6 @@ STACK_SIGNAL = signal.SIGRTMIN + 7  # asks a rank for its stacks; scripts and sc
 
 PHASES = ("starting", "script", "data", "step", "callback")  # what Python does; inside a step, GRAPH_PHASES tell more
 GRAPH_PHASES = ("data", "forward-backward", "reduce")
-GRAPH_PHASES = ("data", "forward-backward", "reduce")
 CALLS = (None, "fit", "evaluate", "predict", "train_on_batch", "test_on_batch")
 
 SHORTEST_STEP = 1e-5  # seconds: where the first bucket of step times begins
@@ -41,9 +40,8 @@ class Page(ctypes.Structure):
         ("step", ctypes.c_int64),  # of the epoch, or of an evaluation, from 1; 0 before the first
         ("steps", ctypes.c_int64),  # of training, begun since the process started
         ("executions", ctypes.c_int64),  # calls of step functions since then, which all ranks make together
-        ("graph_collective", ctypes.c_char * 160),  # one of those that the step was in at the last sample, or empty
+        ("graph_collectives", ctypes.c_char * 640),  # those that the step was in at the last sample
         ("collective", ctypes.c_char * 160),  # the one that Python waits in, or empty
-        ("collective_since", ctypes.c_double),
         ("loss", ctypes.c_double),  # NaN for none
         ("seconds", ctypes.c_double * len(PHASES)),  # spent in each phase that is over
         ("samples", ctypes.c_uint64 * len(GRAPH_PHASES)),

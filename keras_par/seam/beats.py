@@ -2,27 +2,29 @@
 
 import keras
 
-from keras_par.comm import heartbeat
+from keras_par.comm import heartbeat, watched
 from keras_par.seam import epoch as epochs
 
 
-class StopRequested(KeyboardInterrupt):
-    """The user ended the job; all ranks raise it after the same step."""
-
-
-def beating(model: keras.Model, function, is_common: bool):
+def beating(model: keras.Model, function, is_common: bool, is_marked: bool):
     """A training, test or predict function of `model` whose calls the heartbeat notes.
 
     Args:
         model: whose function it is.
         function: called by Keras.
         is_common: True if all ranks make each call together.
+        is_marked: True if it was built around a step that is `watched.marked`, and is traced.
     """
     beat = heartbeat.current()
 
     def replacement(data):
+        beat.is_marked = is_marked
         beat.begin_step(model.steps_per_execution, is_common)
-        logs = function(data)
+        try:
+            logs = function(data)
+        except Exception:
+            watched.give_up()
+            raise
         beat.end_step(logs)
         return logs
 
@@ -34,7 +36,7 @@ class Beats(keras.callbacks.Callback):
 
     When the launcher has been asked to end the job, it knows a step that no rank has begun. After the step before
     that, on every rank, each callback that has a method `on_interrupt(epoch_is_complete)` is called, which may use
-    collectives, and StopRequested, a KeyboardInterrupt, is raised.
+    collectives, and a KeyboardInterrupt is raised, whose text says where.
 
     Args:
         callbacks: the others.
@@ -67,4 +69,4 @@ class Beats(keras.callbacks.Callback):
             if hasattr(callback, "on_interrupt"):
                 callback.on_interrupt(epoch_is_complete)
         page = self._beat.page
-        raise StopRequested(f"keras-par: stopped by its user after step {page.step} of epoch {page.epoch + 1}")
+        raise KeyboardInterrupt(f"keras-par: stopped by its user after step {page.step} of epoch {page.epoch + 1}")

@@ -68,7 +68,8 @@ def together(original, kind: runs.Kind):
         call.apply_defaults()
         if kind == "fit":
             call.arguments["callbacks"] = with_our_own(self, call.arguments["callbacks"], binding is not None)
-        with heartbeat.current().call(kind), epochs.released_after():
+        is_common = binding is not None or is_alone()
+        with heartbeat.current().call(kind, is_common), epochs.released_after():
             if binding is None:
                 return original(*call.args, **call.kwargs)
             with start(self, binding, kind, call.arguments):
@@ -173,8 +174,9 @@ def make_function(original):
         binding = bindings.of(self)
         if binding is None:
             function = original(self, step_function)
-            is_alone = world.is_started() and world.current().size == 1
-            return beating(self, function, is_common=is_alone) if heartbeat.current().is_watched else function
+            if not heartbeat.current().is_watched:
+                return function
+            return beating(self, function, is_common=is_alone(), is_marked=False)
         compiled = self.jit_compile and can_compile(self, step_function)
         # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
         asked, self._jit_compile = self._jit_compile, False
@@ -188,9 +190,14 @@ def make_function(original):
             run = runs.current()
             return run.global_logs(logs) if run is not None and run.logs_each_step else logs
 
-        return beating(self, with_global_logs, is_common=True)
+        return beating(self, with_global_logs, is_common=True, is_marked=not self.run_eagerly)
 
     return replacement
+
+
+def is_alone() -> bool:
+    """True in a job of one rank."""
+    return world.is_started() and world.current().size == 1
 
 
 def can_compile(model: keras.Model, step_function) -> bool:
@@ -266,7 +273,8 @@ def make_predict_function(original):
         result = original(self, force)
         binding = bindings.of(self)
         if binding is not None and fresh:
-            self.predict_function = beating(self, whole_predictions(binding, self.predict_function), is_common=True)
+            whole = whole_predictions(binding, self.predict_function)
+            self.predict_function = beating(self, whole, is_common=True, is_marked=False)
         return result
 
     return replacement

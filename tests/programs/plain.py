@@ -53,6 +53,14 @@ elif what == "sleep":
 elif what == "talk":
     for number in range(int(rest[0])):
         print(f"rank {rank} line {number} {'x' * 1000}", flush=True)
+elif what == "save":
+    Path(rest[0], f"ready.{rank}").touch()
+    try:
+        time.sleep(1000)
+    finally:
+        if is_culprit:
+            time.sleep(8)
+            Path(rest[0], "saved").touch()
 elif what == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if is_culprit:
