@@ -80,7 +80,7 @@ def heartbeat(args):
     while job.poll() is None:
         with contextlib.suppress(psutil.Error):
             for child in psutil.Process(job.pid).children(recursive=True):
-                if child.cmdline()[1:3] == ["-m", "keras_par.agent"]:
+                if child.cmdline()[2:4] == ["-m", "keras_par.agent"]:
                     used[child.pid] = sum(child.cpu_times()[:2])
         time.sleep(0.5)
     elapsed = time.monotonic() - begin
@@ -198,9 +198,13 @@ def repeated(function, x, count=100):
 
 def sample_part():
     """Seconds of one look at the marks."""
+    import tensorflow as tf
+
     from keras_par.comm.watched import Marks
 
     marks = Marks()
+    tf.function(lambda x: marks.add(0, [x]))(tf.constant(0.0))
+    assert marks.read()[0] == 1
     begin = time.perf_counter()
     for _ in range(2000):
         marks.read()

@@ -78,9 +78,7 @@ def test_ranks_that_part_end_the_job_if_that_is_wished(size):
     job = run("-np", size, *options, program("train"), "none", 1, "part@5")
     assert job.status == 124
     assert "run different code from step 5 of epoch 1 on" in job.last_panel
-    assert (
-        "'kp.barrier'" in job.last_panel and "'kp.broadcast.0.0'" in job.last_panel
-    ) or "kp.broadcast.0" in job.last_panel
+    assert "'kp.barrier'" in job.last_panel and "'kp.broadcast.0'" in job.last_panel
     assert re.search(r"train\.py:\d+ in part", job.last_panel)
     assert job.end - began(job, "part") < NOTICED_AFTER + 6
 

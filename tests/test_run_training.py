@@ -78,6 +78,20 @@ def test_a_job_starts_again_from_its_newest_checkpoint(uninterrupted, tmp_path):
     assert "restart 1 of 2, after status 137" in job.stderr
 
 
+def test_the_launcher_lets_kp_init_choose_the_gpu(tmp_path):
+    """TensorFlow takes no more orders about devices once it has made its context, as for a variable."""
+    script = tmp_path / "devices.py"
+    script.write_text(
+        "import keras_par as kp\nfrom keras_par.distribution import runtime\n"
+        "from tensorflow.python.eager import context\ntake_gpu = runtime.take_gpu\n"
+        "def looked_at(*arguments):\n"
+        "    print('devices are taken:', context.context()._context_handle is not None)\n"
+        "    take_gpu(*arguments)\n"
+        "runtime.take_gpu = looked_at\nkp.init()\n"
+    )
+    assert "devices are taken: False" in run("-np", 1, script).stdout
+
+
 def test_restarts_end(tmp_path):
     folder = tmp_path / "out"
     job = run("-np", 2, "--max-restarts", 2, "--log-dir", folder, "--tee", program("plain"), "attempts", 1, "5")
