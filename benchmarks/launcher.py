@@ -176,7 +176,7 @@ def marks_part():
             for number, weight in enumerate(weights):
                 x = tf.tanh(x @ weight)
                 if is_marked:
-                    marks.add(number, [x])
+                    [x] = marks.add(number, [x])
             for weight in weights:
                 weight.assign_sub(1e-9 * weight)
             return x

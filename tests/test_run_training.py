@@ -1,5 +1,6 @@
 """Trainings that fail, are ended by their user, or start again: nothing that a checkpoint has is lost."""
 
+import json
 import re
 import signal
 import time
@@ -90,6 +91,28 @@ def test_the_launcher_lets_kp_init_choose_the_gpu(tmp_path):
         "runtime.take_gpu = looked_at\nkp.init()\n"
     )
     assert "devices are taken: False" in run("-np", 1, script).stdout
+
+
+def test_time_is_told_by_phase(tmp_path):
+    """A model that takes long to compute, and on rank 1 a callback that takes as long."""
+    script = tmp_path / "phases.py"
+    script.write_text(
+        "import time, keras, numpy as np, keras_par as kp\nkp.init()\n"
+        "keras.distribution.set_distribution(kp.DataParallel())\n"
+        "pause = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.1 * kp.rank()))\n"
+        "model = keras.Sequential([keras.Input((512,)), *(keras.layers.Dense(512, 'relu') for _ in range(4))])\n"
+        "model.compile('sgd', 'mse')\nx = np.zeros((40 * 2048, 512), 'float32')\n"
+        "model.fit(x, x, batch_size=2048, epochs=1, verbose=0, shuffle=False, callbacks=[pause])\n"
+    )
+    assert run("-np", 2, "--log-dir", tmp_path / "out", script).status == 0
+    ranks = [(tmp_path / f"out/rank.{rank}/progress.jsonl").read_text().splitlines() for rank in range(2)]
+    last = [json.loads(lines[-1]) for lines in ranks]
+    assert [each["steps"] for each in last] == [40, 40]
+    waiting, slow = (each["seconds"] for each in last)
+    assert slow["callback"] - waiting["callback"] > 3
+    assert waiting["reduce"] - slow["reduce"] > 3
+    for seconds in (waiting, slow):
+        assert seconds["forward-backward"] > 2 * seconds["data"]
 
 
 def test_restarts_end(tmp_path):

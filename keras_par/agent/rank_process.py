@@ -154,6 +154,7 @@ def seconds_by_phase(page: Page, now: float) -> dict[str, float]:
     for phase, count in shares.items():
         result[phase] = in_steps * count / sum(shares.values())
     result["data"] += spent["data"]
+    result["reduce"] += spent["collective"]
     return {phase: round(seconds, 4) for phase, seconds in result.items()}
 
 

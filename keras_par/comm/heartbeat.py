@@ -16,7 +16,7 @@ from keras_par.plan.heartbeat import CALLS, MAGIC, NEVER, PHASES, STACK_SIGNAL, 
 PAUSE_SECONDS = 0.01
 LOSS_SECONDS = 0.5
 TRAINING = ("fit", "train_on_batch")
-STARTING, SCRIPT, DATA, STEP, CALLBACK = range(len(PHASES))
+STARTING, SCRIPT, DATA, STEP, CALLBACK, COLLECTIVE = range(len(PHASES))
 
 
 class Heartbeat:
@@ -109,14 +109,14 @@ class Heartbeat:
     @contextlib.contextmanager
     def collective(self, name: str) -> Iterator[None]:
         """Notes that this rank's Python waits in a collective."""
-        page = self.page
+        page, before = self.page, self.page.phase
         page.collective = clipped(name, Page.collective.size)
-        page.marks += 1
+        self.enter(COLLECTIVE)
         try:
             yield
         finally:
             page.collective = b""
-            page.marks += 1
+            self.enter(before)
 
     def tell(self, note: str, **content: Any) -> None:
         """Sends the launcher a note and where this rank is; it is dropped if nobody reads, so that this never waits."""

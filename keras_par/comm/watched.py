@@ -5,6 +5,7 @@ import time
 
 import tensorflow as tf
 
+from keras_par.comm import heartbeat
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.heartbeat import STEP, Heartbeat
 from keras_par.plan.heartbeat import GRAPH_PHASES, Page, clipped
@@ -18,8 +19,7 @@ DATA, FORWARD_BACKWARD, REDUCE = range(len(GRAPH_PHASES))
 class Marks:
     """Counters that operations of a graph add to when what they stand behind has been computed.
 
-    They run beside the other operations, which wait for none of them, about a microsecond each. Where a GPU works
-    ahead of Python they are too early; untested there.
+    Each takes some microseconds at most. Where a GPU works ahead of Python they are too early; untested there.
     """
 
     def __init__(self):
@@ -33,8 +33,16 @@ class Marks:
             self._names.append(name)
         return 2 + 2 * (self._names.index(name) if name in self._names else len(self._names) - 1)
 
-    def add(self, counter: int, after: list[tf.Tensor]) -> None:
-        """Adds 1 to a counter, in the graph being traced, once the tensors `after` are there."""
+    def add(self, counter: int, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Adds 1 to a counter, in the graph being traced, once the tensors are there.
+
+        Returns the tensors, the first of which waits for that: else a busy thread would come to it much later.
+        """
+        with tf.control_dependencies([self.count(counter, tensors)]):
+            return [tf.identity(tensor) for tensor in tensors[:1]] + tensors[1:]
+
+    def count(self, counter: int, after: list) -> tf.Operation:
+        """The operation that adds 1 to a counter, in the graph being traced, after tensors and operations."""
         if self._counters is None:
             with tf.init_scope(), tf.device("cpu"):
                 self._counters = tf.Variable(tf.zeros([NUM_COUNTERS], tf.int64), trainable=False)
@@ -45,6 +53,7 @@ class Marks:
         manager = getattr(operation.graph, "experimental_acd_manager", None)
         if manager is not None:
             manager.run_independently(operation)
+        return operation
 
     def read(self) -> tuple[int, bool, list[str]]:
         """The sum of all counters, whether a step has its batch, and the names of the collectives under way."""
@@ -79,22 +88,32 @@ def give_up() -> None:
 
 
 def marked(step):
-    """`step`, a function of a batch, whose graph marks when the batch is there and when the results are."""
+    """`step`, a function of a batch, whose graph marks when the batch is there and when all is done.
+
+    The call in which it is traced is forward-backward to its end: what Python then does, no mark can tell.
+    """
 
     def replacement(data):
         if _marks is None or tf.executing_eagerly():
             return step(data)
-        _marks.add(BEGUN, tensors_in(data))
-        results = step(data)
-        _marks.add(DONE, tensors_in(results))
+        heartbeat.current().is_marked = False
+        leaves = tf.nest.flatten(data)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor)]
+        for place, tensor in zip(places, _marks.add(BEGUN, [leaves[place] for place in places]), strict=True):
+            leaves[place] = tensor
+        graph = tf.compat.v1.get_default_graph()
+        num_before = len(graph.get_operations())
+        results = step(tf.nest.pack_sequence_as(data, leaves))
+        # Results are there long before the weights are updated.
+        _marks.count(DONE, [each for each in graph.get_operations()[num_before:] if is_stateful(each)])
         return results
 
     return replacement
 
 
-def tensors_in(structure) -> list[tf.Tensor]:
-    """The dense tensors in a nested structure."""
-    return [leaf for leaf in tf.nest.flatten(structure) if isinstance(leaf, tf.Tensor)]
+def is_stateful(operation: tf.Operation) -> bool:
+    """True for what changes a variable, and whatever else a step must not end without."""
+    return operation.op_def is not None and operation.op_def.is_stateful
 
 
 class WatchedCommunicator(Communicator):
@@ -107,16 +126,16 @@ class WatchedCommunicator(Communicator):
         self.watch()
 
     def all_reduce(self, tensors, name, op="sum"):
-        return self._noted(name, lambda: self.inner.all_reduce(tensors, name, op), tensors)
+        return self._noted(name, lambda tensors: self.inner.all_reduce(tensors, name, op), tensors)
 
     def all_gather(self, tensor, name):
-        return self._noted(name, lambda: [self.inner.all_gather(tensor, name)], [tensor])[0]
+        return self._noted(name, lambda tensors: [self.inner.all_gather(tensors[0], name)], [tensor])[0]
 
     def all_to_all(self, tensor, name):
-        return self._noted(name, lambda: [self.inner.all_to_all(tensor, name)], [tensor])[0]
+        return self._noted(name, lambda tensors: [self.inner.all_to_all(tensors[0], name)], [tensor])[0]
 
     def broadcast(self, tensors, name, root_rank=0):
-        return self._noted(name, lambda: self.inner.broadcast(tensors, name, root_rank), tensors)
+        return self._noted(name, lambda tensors: self.inner.broadcast(tensors, name, root_rank), tensors)
 
     def shutdown(self):
         self._stopped.set()
@@ -132,12 +151,10 @@ class WatchedCommunicator(Communicator):
     def _noted(self, name, call, tensors) -> list[tf.Tensor]:
         if tf.executing_eagerly():
             with self._heartbeat.collective(name):
-                return call()
+                return call(tensors)
         number = self._marks.number(name)
-        self._marks.add(number, tensors_in(tensors))
-        results = call()
-        self._marks.add(number + 1, results)
-        return results
+        tensors = self._marks.add(number, [tf.convert_to_tensor(tensor) for tensor in tensors])
+        return self._marks.add(number + 1, call(tensors))
 
     def _sample(self) -> None:
         page = self._heartbeat.page

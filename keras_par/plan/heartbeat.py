@@ -8,7 +8,8 @@ VARIABLE = "KERAS_PAR_WATCH"  # "page,stacks,notes": the file descriptors that a
 
 STACK_SIGNAL = signal.SIGRTMIN + 7  # asks a rank for its stacks; scripts and schedulers use SIGUSR1 themselves
 
-PHASES = ("starting", "script", "data", "step", "callback")  # what Python does; inside a step, GRAPH_PHASES tell more
+# What Python does, or waits in; inside a step, GRAPH_PHASES tell more.
+PHASES = ("starting", "script", "data", "step", "callback", "collective")
 GRAPH_PHASES = ("data", "forward-backward", "reduce")
 CALLS = (None, "fit", "evaluate", "predict", "train_on_batch", "test_on_batch")
 
