@@ -235,6 +235,11 @@ def test_no_rank_is_called_slow_by_chance(tmp_path):
     assert measures.stands_out(measures.ranking(run_folder.read(tmp_path))) is None
 
 
+def test_metrics_that_are_arrays_are_left_out():
+    line = {"attempt": 0, "epoch": 1, "steps": 20, "logs": {"loss": 0.5, "f1_score": [0.1, 0.2]}}
+    assert run_folder.parse_epoch(line).logs == {"loss": 0.5}
+
+
 def test_a_file_may_be_cut_anywhere(tmp_path):
     run_folders.by_hand(tmp_path)
     path = tmp_path / "rank.0" / "progress.jsonl"

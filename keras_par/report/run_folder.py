@@ -121,10 +121,11 @@ def parse_event(line: dict[str, Any]) -> Event:
 
 
 def parse_epoch(line: dict[str, Any]) -> EpochLogs:
-    """An epoch's logs from their line; raises one of UNREADABLE if they are none."""
+    """An epoch's logs from their line, without metrics that are arrays; raises one of UNREADABLE if they are none."""
+    scalars = {name: value for name, value in line["logs"].items() if not isinstance(value, list)}
     return EpochLogs(
         attempt=fields.count(line.get("attempt", 0)),
         epoch=fields.count(line["epoch"]),
         steps=fields.count(line["steps"]),
-        logs={fields.text(name): fields.figure(value) for name, value in line["logs"].items()},
+        logs={fields.text(name): fields.figure(value) for name, value in scalars.items()},
     )
