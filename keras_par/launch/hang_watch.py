@@ -47,7 +47,7 @@ class HangWatch:
         return False
 
     def _find(self) -> Hang | None:
-        states = [member.state for member in self._members.running.values()]
+        states = [member.state for _, member in sorted(self._members.running.items())]
         return find_hang(states, self._members.ended, self._hang_after)
 
     def _tell_if_it_lasts(self) -> bool:

@@ -265,7 +265,8 @@ class Supervisor:
             return 128 + self._interrupts[0] if first or len(ended) < num_ranks else 0
         if self._has_hung:
             return HANG_STATUS
-        if len(ended) < num_ranks or self._has_lost_engine:
+        is_engines_fault = self._has_lost_engine and (first is None or first.was_told)
+        if len(ended) < num_ranks or is_engines_fault:
             return self._tell_engine_failure(len(ended), engine_output)
         if first is not None:
             self._tell_failure(first)
