@@ -24,7 +24,8 @@ class HangWatch:
     def __init__(self, members: Members, hang_after: float, aborts: bool, folder: RunFolder, console: Console):
         self._members, self._hang_after, self._aborts = members, hang_after, aborts
         self._folder, self._console = folder, console
-        self._hang: Hang | None = None
+        self._hang: Hang | None = None  # whose stacks are awaited
+        self._told: Hang | None = None  # and not over yet
         self._stacks: dict[int, str] = {}
         self._asked: tuple[int, ...] = ()  # ranks whose stacks are awaited
         self._deadline = 0.0
@@ -40,9 +41,9 @@ class HangWatch:
                 return False
             return self._tell_if_it_lasts()
         hang = self._find()
-        if hang is None and self._hang is not None:
-            self._recover()
-        elif hang is not None and (self._hang is None or self._hang.culprits != hang.culprits):
+        if hang is None and self._told is not None:
+            self._recover(self._told)
+        elif hang is not None and (self._told is None or self._told.culprits != hang.culprits):
             self._ask(hang)
         return False
 
@@ -53,9 +54,9 @@ class HangWatch:
     def _tell_if_it_lasts(self) -> bool:
         self._asked = ()
         if self._find() is None:
-            self._hang = None
             return False
         self._tell()
+        self._told = self._hang
         return True
 
     def _ask(self, hang: Hang) -> None:
@@ -75,12 +76,11 @@ class HangWatch:
         title = f"hang: {culprits(self._hang)}"
         self._console.panel(title, [capitalized(self._hang.text), then], stacks)
 
-    def _recover(self) -> None:
-        assert self._hang is not None
-        text = f"the job makes progress again, after {culprits(self._hang)} held it up"
+    def _recover(self, told: Hang) -> None:
+        text = f"the job makes progress again, after {culprits(told)} held it up"
         self._console.say(text)
-        self._folder.event("recovered", text, self._hang.culprits[0])
-        self._hang = None
+        self._folder.event("recovered", text, told.culprits[0])
+        self._told = None
 
 
 def culprits(hang: Hang) -> str:
