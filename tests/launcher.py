@@ -103,7 +103,7 @@ class Job:
         deadline = time.monotonic() + seconds
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        shown = [(process.pid, process.cmdline()) for process in left]
+        shown = [(process.pid, command_of(process)) for process in left]
         self.kill()
         assert not shown, f"the job left processes behind: {shown}"
 
@@ -114,10 +114,18 @@ class Job:
                 process.kill()
 
 
+def command_of(process: psutil.Process) -> list[str]:
+    """The command line of a process, empty if it has ended meanwhile."""
+    try:
+        return process.cmdline() or [""]
+    except psutil.Error:
+        return [""]
+
+
 def is_marked(process: psutil.Process, mark: str) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark
-    except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
+    except (psutil.Error, OSError):
         return False
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from keras_par.agent.rank_process import num_kills_for_memory
 from tests import launcher
-from tests.launcher import Job, of_kind, program, run
+from tests.launcher import Job, command_of, of_kind, program, run
 
 GONE_AFTER = 10.0  # seconds from the failure to the end of all ranks
 SIZES = [2, 4]
@@ -93,8 +93,8 @@ def test_an_agent_that_is_killed_is_a_rank_that_vanished(tmp_path):
     job = Job("-np", 2, program("plain"), "children", 0, tmp_path, "wait")
     for rank in range(2):
         job.wait_for(tmp_path / f"ready.{rank}")
-    agents = [process for process in job.processes() if "keras_par.agent" in process.cmdline()]
-    agents = [agent for agent in agents if "mpirun" not in agent.cmdline()[0]]
+    agents = [process for process in job.processes() if "keras_par.agent" in command_of(process)]
+    agents = [agent for agent in agents if "mpirun" not in command_of(agent)[0]]
     assert len(agents) == 2
     victim = next(agent for agent in agents if agent.environ()["OMPI_COMM_WORLD_RANK"] == "1")
     victim.kill()
@@ -121,7 +121,7 @@ def test_agents_and_the_launcher_sleep_while_nothing_happens(tmp_path):
     for rank in range(2):
         job.wait_for(tmp_path / f"ready.{rank}")
     time.sleep(0.5)  # what they still had to do
-    watching = [process for process in job.processes() if any("keras_par" in word for word in process.cmdline())]
+    watching = [process for process in job.processes() if any("keras_par" in word for word in command_of(process))]
     before = {process.pid: sum(process.cpu_times()[:2]) for process in watching}
     time.sleep(2)
     used = {process.pid: sum(process.cpu_times()[:2]) - before[process.pid] for process in watching}
