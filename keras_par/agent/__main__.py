@@ -16,7 +16,7 @@ from keras_par.agent import wire
 from keras_par.agent.lines import Lines
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
-from keras_par.agent.states import Exit, State, as_message
+from keras_par.agent.states import FAULTS, Exit, State, as_message
 from keras_par.agent.traceback_text import readable_stacks, summarize
 from keras_par.cluster.binding import bind
 
@@ -27,7 +27,6 @@ TERMINATE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 DRAIN_SECONDS = 1.0  # children of a program that has ended may hold its output open
 SETTLE_SECONDS = 0.02  # until a step that was beginning sees that it shall pause
 TAIL_LINES = 400
-FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 # How horovodrun over Gloo and mpirun (Open MPI, then MPICH and Intel MPI) tell a process its rank. Horovod's come
 # first: a shell that SLURM has started has a PMI_RANK, too.

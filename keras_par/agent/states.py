@@ -4,6 +4,7 @@ import signal
 from dataclasses import dataclass, field
 
 WAITING_TO_START = "starting"
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ class Exit:
     def shell_status(self) -> int:
         """The exit status a shell would show."""
         return self.status if self.status >= 0 else 128 - self.status
+
+    @property
+    def is_fault(self) -> bool:
+        """True if compiled code went wrong."""
+        return -self.status in FAULTS
 
     @property
     def is_interrupt(self) -> bool:

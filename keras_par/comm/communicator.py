@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from keras_par.plan.plain import plain
+
 ReduceOp = Literal["sum", "mean", "min", "max"]
 
 
@@ -69,8 +71,3 @@ class Communicator(abc.ABC):
     def barrier(self, name: str) -> None:
         """Returns once every rank has called it. Eager only; costs one all-reduce of a scalar."""
         self.all_reduce([tf.constant(0, tf.int32)], name)
-
-
-def plain(value: Any) -> Any:
-    """What JSON can carry in place of a number or array of NumPy's."""
-    return value.tolist() if hasattr(value, "tolist") else repr(value)

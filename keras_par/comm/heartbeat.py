@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_par.plan.heartbeat import CALLS, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page, bucket, clipped
+from keras_par.plan.plain import plain
 
 PAUSE_SECONDS = 0.01
 LOSS_SECONDS = 0.5
@@ -126,12 +127,6 @@ class Heartbeat:
             line = json.dumps({"note": note, "time": time.time(), **where, **content}, default=plain)
             with contextlib.suppress(OSError):
                 os.write(self._notes, line.encode() + b"\n")
-
-
-def plain(value: Any) -> Any:
-    """What JSON can carry in place of a number or array of NumPy's or TensorFlow's."""
-    value = value.numpy() if hasattr(value, "numpy") else value
-    return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 _heartbeat: Heartbeat | None = None

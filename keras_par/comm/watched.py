@@ -119,8 +119,8 @@ def is_stateful(operation: tf.Operation) -> bool:
 class WatchedCommunicator(Communicator):
     """Passes every collective to `inner` and notes in the heartbeat when this rank has come to it and left it."""
 
-    def __init__(self, inner: Communicator, heartbeat: Heartbeat):
-        self.inner, self._heartbeat, self._marks = inner, heartbeat, start_marks()
+    def __init__(self, inner: Communicator, beat: Heartbeat):
+        self.inner, self._heartbeat, self._marks = inner, beat, start_marks()
         self.engine, self.rank, self.size = inner.engine, inner.rank, inner.size
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
         self.watch()
@@ -166,3 +166,4 @@ class WatchedCommunicator(Communicator):
                 page.samples[page.graph_phase] += 1
                 page.graph_collectives = clipped(" ".join(pending), Page.graph_collectives.size)
             page.sampled = time.monotonic()
+        page.sampled = 0.0  # nobody looks any more, which says nothing about the interpreter

@@ -1,7 +1,6 @@
 """What is installed for training here, found without importing TensorFlow into this process."""
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -88,11 +87,11 @@ def keras_backend() -> tuple[str, str]:
 
 def horovod_built_for() -> str | None:
     """The version of TensorFlow that the installed Horovod was compiled against, as its build noted it."""
-    spec = importlib.util.find_spec("horovod")
-    if spec is None or not spec.submodule_search_locations:
+    folder = environment.horovod_folder()
+    if folder is None:
         return None
     try:
-        return json.loads(Path(spec.submodule_search_locations[0], "metadata.json").read_text()).get("tensorflow")
+        return json.loads((folder / "metadata.json").read_text()).get("tensorflow")
     except (OSError, ValueError):
         return None
 

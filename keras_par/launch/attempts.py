@@ -30,6 +30,8 @@ def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], fol
     )
     if plan.warning:
         console.say(plan.warning)
+    if arguments.log_dir and not arguments.tee:
+        console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
     settings = Settings(
         merge_stderr=arguments.merge_stderr,
         forward=arguments.log_dir is None or arguments.tee,

@@ -7,7 +7,6 @@ from typing import NoReturn
 
 from keras_par import __version__
 
-WRONG_USAGE = 2
 COMMANDS = {
     "run": "keras_par.launch.run",
     "install-horovod": "keras_par.launch.install_horovod",
@@ -20,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(argv: list[str] | None = None) -> int:

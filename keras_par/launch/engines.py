@@ -1,6 +1,5 @@
 """Builds the command that starts a job's ranks, by mpirun or by horovodrun over Gloo, and its environment."""
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Literal
 
 from keras_par.agent.wire import VARIABLE
 from keras_par.cluster.binding import cores, share
-from keras_par.cluster.environment import find, mpi_variables
+from keras_par.cluster.environment import find, horovod_folder, mpi_variables
 from keras_par.cluster.hosts import Place
 from keras_par.cluster.reach import is_local
 
@@ -37,7 +36,6 @@ class Plan:
         places: of the ranks, in their order.
         command: what is run, arguments that no shell sees.
         environment: what is added to this process's variables for it and for the ranks.
-        is_bound: True if each rank has cores of its own.
         warning: one sentence about what the user may not expect, or None.
     """
 
@@ -45,7 +43,6 @@ class Plan:
     places: tuple[Place, ...]
     command: tuple[str, ...]
     environment: dict[str, str]
-    is_bound: bool
     warning: str | None
 
     @property
@@ -93,7 +90,7 @@ def plan(engine: Engine, places: Sequence[Place], command: Sequence[str], enviro
             f"{most} ranks share the {len(available)} core(s) of a host, which is good for tests but slower than "
             f"{len(available)} rank(s)"
         )
-    return Plan(engine, tuple(places), (*start, *agent), environment, own is not None, warning)
+    return Plan(engine, tuple(places), (*start, *agent), environment, warning)
 
 
 def settings(num_threads: int, is_bound: bool, environ: Mapping[str, str]) -> dict[str, str]:
@@ -164,8 +161,7 @@ def exported(environ: Mapping[str, str]) -> dict[str, str]:
 
 def horovod_library() -> Path | None:
     """Horovod's library for TensorFlow, found without loading it, None if it is not installed."""
-    spec = importlib.util.find_spec("horovod")
-    folder = Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
+    folder = horovod_folder()
     return next(iter(sorted((folder / "tensorflow").glob("mpi_lib*.so"))), None) if folder else None
 
 

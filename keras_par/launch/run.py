@@ -12,9 +12,8 @@ from keras_par.launch import background, engines
 from keras_par.launch.attempts import supervise
 from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.wanted import UsageError, command_of, places_of
+from keras_par.launch.wanted import USAGE_STATUS, UsageError, command_of, places_of
 
-USAGE_STATUS = 2
 HANG_SECONDS = 120.0
 
 

@@ -49,7 +49,7 @@ def what_to_do(end: Exit) -> str | None:
         return f"It used {gigabytes} a second before: use fewer ranks on this host, or smaller batches."
     if end.status == -signal.SIGKILL:
         return f"Somebody sent SIGKILL, a scheduler maybe; memory did not run out (it used {gigabytes})."
-    if end.status in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE):
+    if end.is_fault:
         return "That is a fault in compiled code: of TensorFlow, Horovod, or a library that the script uses."
     return None
 

@@ -11,6 +11,8 @@ from keras_par.cluster.hosts import Host, Place
 from keras_par.cluster.rank_table import read_rank_table
 from keras_par.cluster.slurm import slurm_hosts
 
+USAGE_STATUS = 2  # as argparse has it
+
 
 class UsageError(ValueError):
     """The command line cannot be carried out; one sentence."""
@@ -30,7 +32,10 @@ def places_of(arguments: argparse.Namespace) -> list[Place]:
             raise UsageError(f"-np {arguments.num_ranks} does not fit {given}.")
         return places
     found = hosts_of(arguments)
-    return hosts.places(arguments.num_ranks or sum(host.slots for host in found), found)
+    num_ranks = arguments.num_ranks or sum(host.slots for host in found)
+    if num_ranks == 0:
+        raise UsageError("the hosts have no slots for ranks: say how many by -H HOST:SLOTS.")
+    return hosts.places(num_ranks, found)
 
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:
