@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keras_par.comm.broadcast import broadcast_variables as broadcast_variables
     from keras_par.comm.reducer import GradientReducer as GradientReducer
     from keras_par.distribution.data_parallel import DataParallel as DataParallel
+    from keras_par.distribution.model_parallel import ModelParallel as ModelParallel
     from keras_par.distribution.runtime import barrier as barrier
     from keras_par.distribution.runtime import init as init
     from keras_par.distribution.runtime import local_rank as local_rank
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _ROOM_OF = {
     "DataParallel": "keras_par.distribution.data_parallel",
     "GradientReducer": "keras_par.comm.reducer",
+    "ModelParallel": "keras_par.distribution.model_parallel",
     "barrier": "keras_par.distribution.runtime",
     "broadcast_variables": "keras_par.comm.broadcast",
     "init": "keras_par.distribution.runtime",

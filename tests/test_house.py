@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "keras_par"
-FLOORS = {"plan": 0, "comm": 1, "seam": 2, "distribution": 3}
-FLOORS |= dict.fromkeys(("data", "checkpoint", "schedules"), 4) | {"callbacks": 5}
+FLOORS = {"plan": 0, "comm": 1, "sharding": 2, "seam": 3, "distribution": 4}
+FLOORS |= dict.fromkeys(("data", "checkpoint", "schedules"), 5) | {"callbacks": 6}
 # The rooms of the command line, and all that each may import.
 SIDE = {"cluster": {"plan"}, "agent": {"plan", "cluster"}, "report": {"plan"}, "doctor": {"plan", "cluster"}}
 SIDE |= {"launch": {"plan", *SIDE}}

@@ -13,7 +13,7 @@ ReduceOp = Literal["sum", "mean", "min", "max"]
 
 
 class Communicator(abc.ABC):
-    """Collectives over all ranks of the job.
+    """Collectives over all ranks of the job, or over a group of them, within which ranks count from 0.
 
     Every rank must call the same collectives with the same names; calls with different names may come in any
     order, and a name may be used again once its last call is complete. All work eagerly and inside
@@ -45,8 +45,23 @@ class Communicator(abc.ABC):
         """Sends the i-th of `size` equal parts of dim 0 to rank i and concatenates what arrives, in rank order."""
 
     @abc.abstractmethod
+    def reduce_scatter(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+        """The sum over ranks of the i-th of `size` equal parts of dim 0, on rank i. Costs one reduce-scatter."""
+
+    @abc.abstractmethod
     def broadcast(self, tensors: Sequence[tf.Tensor], name: str, root_rank: int = 0) -> list[tf.Tensor]:
         """Gives every rank the root's `tensors` (equal shapes and dtypes on all ranks). One broadcast each."""
+
+    @abc.abstractmethod
+    def group(self, groups: Sequence[Sequence[int]]) -> "Communicator":
+        """Collectives over the ranks of the group that this rank is in.
+
+        Every rank of the job must call it with the same groups in the same order. Costs a few messages to all ranks
+        the first time that groups are asked for.
+
+        Args:
+            groups: disjoint groups that hold every rank of the job, each in ascending order.
+        """
 
     @abc.abstractmethod
     def shutdown(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.wrapped import WrappedCommunicator
 
 
 @dataclass(frozen=True)
@@ -14,40 +15,24 @@ class Call:
     kind: str
     name: str
     num_bytes: int | None  # None where a shape is not known while tracing
+    size: int  # number of ranks that take part
 
 
-class CountingCommunicator(Communicator):
-    """Passes every collective to `inner` and appends a `Call` to `calls`."""
+class CountingCommunicator(WrappedCommunicator):
+    """Appends a `Call` to `calls` for every collective, also of its groups of ranks."""
 
-    def __init__(self, inner: Communicator):
-        self._inner = inner
-        self.calls: list[Call] = []
-        self.engine, self.rank, self.size = inner.engine, inner.rank, inner.size
-        self.local_rank, self.local_size = inner.local_rank, inner.local_size
+    def __init__(self, inner: Communicator, calls: list[Call] | None = None):
+        super().__init__(inner)
+        self.calls: list[Call] = [] if calls is None else calls
 
-    def all_reduce(self, tensors, name, op="sum"):
-        self._record("all_reduce", name, tensors)
-        return self._inner.all_reduce(tensors, name, op)
-
-    def all_gather(self, tensor, name):
-        self._record("all_gather", name, [tensor])
-        return self._inner.all_gather(tensor, name)
-
-    def all_to_all(self, tensor, name):
-        self._record("all_to_all", name, [tensor])
-        return self._inner.all_to_all(tensor, name)
-
-    def broadcast(self, tensors, name, root_rank=0):
-        self._record("broadcast", name, tensors)
-        return self._inner.broadcast(tensors, name, root_rank)
-
-    def shutdown(self):
-        self._inner.shutdown()
-
-    def _record(self, kind: str, name: str, tensors) -> None:
+    def _pass(self, kind, name, collective, tensors):
         sizes = [num_bytes(tf.convert_to_tensor(tensor)) for tensor in tensors]
         known = [size for size in sizes if size is not None]
-        self.calls.append(Call(kind, name, sum(known) if len(known) == len(sizes) else None))
+        self.calls.append(Call(kind, name, sum(known) if len(known) == len(sizes) else None, self.size))
+        return collective(tensors)
+
+    def _wrapped(self, group):
+        return CountingCommunicator(group, self.calls)
 
 
 def num_bytes(tensor: tf.Tensor) -> int | None:

@@ -1,11 +1,13 @@
 """Collectives by Horovod's TensorFlow operations; its own Keras layer does nothing on Keras 3 and is not used."""
 
 import importlib.metadata
+import os
 from typing import Any
 
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.solo import SoloCommunicator
 
 
 def load():
@@ -32,28 +34,23 @@ def load():
     return mpi_ops
 
 
-class HorovodCommunicator(Communicator):
-    """All ranks of a job started by `horovodrun` or `mpirun`, connected by MPI or Gloo.
+class HorovodCollectives(Communicator):
+    """The collectives of one of Horovod's process sets.
 
     Uses the operations of `horovod.tensorflow.mpi_ops`, whose underscored functions are the only ones that take
     a name; Horovod 0.28.1 is the last release and the only one supported.
 
-    Raises:
-        RuntimeError: Horovod does not load, or has no support for `engine`.
+    Args:
+        operations: what `load` returns.
+        engine: "mpi" or "gloo".
+        ranks: of the set among all of the job.
+        process_set: Horovod's.
     """
 
-    def __init__(self, engine: str):
-        self._ops = load()
-        built = self._ops.mpi_built() if engine == "mpi" else self._ops.gloo_built()
-        if not built:
-            raise RuntimeError(
-                f"keras-par: the job was started for {engine}, but Horovod was built without it: "
-                f"run 'keras-par install-horovod --engine {engine} --rebuild'."
-            )
-        self._ops.init()
+    def __init__(self, operations: Any, engine: str, ranks: tuple[int, ...], process_set: Any):
+        self._ops, self.engine, self._ranks, self._set = operations, engine, ranks, process_set
         self._traced: dict[tuple, Any] = {}  # functions that run one collective
-        self.engine = engine
-        self.rank, self.size = self._ops.rank(), self._ops.size()
+        self.rank, self.size = ranks.index(self._ops.rank()), len(ranks)
         self.local_rank, self.local_size = self._ops.local_rank(), self._ops.local_size()
         self._op = {
             "sum": self._ops.Sum,
@@ -61,13 +58,14 @@ class HorovodCommunicator(Communicator):
             "min": self._ops.Min,
             "max": self._ops.Max,
         }
+        self._common = {"ignore_name_scope": True, "process_set": process_set}
 
     def all_reduce(self, tensors, name, op="sum"):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if tensors[0].dtype == tf.bfloat16:  # not among Horovod's types
             wide = self.all_reduce([tf.cast(tensor, tf.float32) for tensor in tensors], name, op)
             return [tf.cast(tensor, tf.bfloat16) for tensor in wide]
-        options = {"name": name, "op": self._op[op], "ignore_name_scope": True}
+        options = {"name": name, "op": self._op[op], **self._common}
 
         def operation(*tensors):
             if len(tensors) == 1:
@@ -81,20 +79,29 @@ class HorovodCommunicator(Communicator):
             return tf.bitcast(self.all_gather(tf.bitcast(tensor, tf.uint16), name), tf.bfloat16)
 
         def operation(tensor):
-            return [self._ops.allgather(tensor, name=name, ignore_name_scope=True)]
+            return [self._ops.allgather(tensor, name=name, **self._common)]
 
         return self._call(operation, ("all_gather", name), [tensor], any_length=True)[0]
 
     def all_to_all(self, tensor, name):
         def operation(tensor):
-            return [self._ops.alltoall(tensor, name=name, ignore_name_scope=True)]
+            return [self._ops.alltoall(tensor, name=name, **self._common)]
 
         return self._call(operation, ("all_to_all", name), [tensor], any_length=True)[0]
+
+    def reduce_scatter(self, tensor, name):
+        if tensor.dtype == tf.bfloat16:
+            return tf.cast(self.reduce_scatter(tf.cast(tensor, tf.float32), name), tf.bfloat16)
+
+        def operation(tensor):
+            return [self._ops._reducescatter(tensor, name=name, op=self._ops.Sum, **self._common)]
+
+        return self._call(operation, ("reduce_scatter", name), [tensor])[0]
 
     def broadcast(self, tensors, name, root_rank=0):
         def operation(*tensors):
             return [
-                self._ops.broadcast(tensor, root_rank, name=f"{name}.{i}", ignore_name_scope=True)
+                self._ops.broadcast(tensor, self._ranks[root_rank], name=f"{name}.{i}", **self._common)
                 for i, tensor in enumerate(tensors)
             ]
 
@@ -115,6 +122,44 @@ class HorovodCommunicator(Communicator):
             function = tf.function(operation, input_signature=specs, autograph=False)
             self._traced[key, specs] = function.get_concrete_function()
         return list(self._traced[key, specs](*tensors))
+
+    def group(self, groups):
+        raise RuntimeError("keras-par: a group of ranks has no groups of its own: ask the job's communicator.")
+
+    def shutdown(self):
+        raise RuntimeError("keras-par: a group of ranks cannot leave the job: shut down the job's communicator.")
+
+
+class HorovodCommunicator(HorovodCollectives):
+    """All ranks of a job started by `horovodrun` or `mpirun`, connected by MPI or Gloo.
+
+    Raises:
+        RuntimeError: Horovod does not load, or has no support for `engine`.
+    """
+
+    def __init__(self, engine: str):
+        operations = load()
+        built = operations.mpi_built() if engine == "mpi" else operations.gloo_built()
+        if not built:
+            raise RuntimeError(
+                f"keras-par: the job was started for {engine}, but Horovod was built without it: "
+                f"run 'keras-par install-horovod --engine {engine} --rebuild'."
+            )
+        os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")  # meshes are made later than communication
+        operations.init()
+        super().__init__(operations, engine, tuple(range(operations.size())), operations.global_process_set)
+        self._groups: dict[tuple[int, ...], HorovodCollectives | None] = {}
+
+    def group(self, groups):
+        own = next(tuple(ranks) for ranks in groups if self.rank in ranks)
+        if len(own) == self.size:
+            return self
+        for ranks in map(tuple, groups):
+            if len(ranks) > 1 and ranks not in self._groups:
+                made = self._ops.add_process_set(list(ranks))
+                is_own = self.rank in ranks
+                self._groups[ranks] = HorovodCollectives(self._ops, self.engine, ranks, made) if is_own else None
+        return self._groups[own] if len(own) > 1 else SoloCommunicator()
 
     def shutdown(self):
         self._ops.shutdown()

@@ -6,21 +6,13 @@ import time
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.wrapped import WrappedCommunicator
 
 
-class MeasuringCommunicator(Communicator):
-    """Passes every collective to `inner` and adds up the time in which at least one of them was under way.
+class Stopwatch:
+    """Adds up the time in which at least one collective was under way; several threads may use it."""
 
-    A collective is under way from the moment its tensors are there on this rank until its result is: that is the
-    wait for the other ranks and the transfer. Collectives that overlap count once. The clock is read by a call into
-    Python before and after each collective, tens of microseconds together; a step must be traced while this
-    communicator is the active one. Where a GPU works ahead of Python the clock is too early; untested there.
-    """
-
-    def __init__(self, inner: Communicator):
-        self.inner = inner
-        self.engine, self.rank, self.size = inner.engine, inner.rank, inner.size
-        self.local_rank, self.local_size = inner.local_rank, inner.local_size
+    def __init__(self):
         self._lock = threading.Lock()
         self.restart()
 
@@ -31,48 +23,60 @@ class MeasuringCommunicator(Communicator):
 
     @property
     def seconds(self) -> float:
-        """The time in collectives since the last `restart`, of those that are complete."""
+        """The time since the last `restart`, of collectives that are complete."""
         with self._lock:
             return self._seconds
 
-    def all_reduce(self, tensors, name, op="sum"):
-        return self._timed(lambda tensors: self.inner.all_reduce(tensors, name, op), tensors)
-
-    def all_gather(self, tensor, name):
-        return self._timed(lambda tensors: [self.inner.all_gather(tensors[0], name)], [tensor])[0]
-
-    def all_to_all(self, tensor, name):
-        return self._timed(lambda tensors: [self.inner.all_to_all(tensors[0], name)], [tensor])[0]
-
-    def broadcast(self, tensors, name, root_rank=0):
-        return self._timed(lambda tensors: self.inner.broadcast(tensors, name, root_rank), tensors)
-
-    def shutdown(self):
-        self.inner.shutdown()
-
-    def _timed(self, call, tensors) -> list[tf.Tensor]:
-        if tf.executing_eagerly():
-            self._begin()
-            try:
-                return call(tensors)
-            finally:
-                self._end()
-        tensors = after(tensors, self._begin)
-        return after(call(tensors), self._end)
-
-    def _begin(self) -> bool:
+    def begin(self) -> bool:
+        """Notes that a collective is under way."""
         with self._lock:
             if self._num_under_way == 0:
                 self._since = time.perf_counter()
             self._num_under_way += 1
         return True
 
-    def _end(self) -> bool:
+    def end(self) -> bool:
+        """Notes that a collective is complete."""
         with self._lock:
             self._num_under_way -= 1
             if self._num_under_way == 0:
                 self._seconds += time.perf_counter() - self._since
         return True
+
+
+class MeasuringCommunicator(WrappedCommunicator):
+    """Passes every collective to `inner` and adds up the time in which at least one of them was under way.
+
+    A collective is under way from the moment its tensors are there on this rank until its result is: that is the
+    wait for the other ranks and the transfer. Collectives that overlap count once. The clock is read by a call into
+    Python before and after each collective, tens of microseconds together; a step must be traced while this
+    communicator is the active one. Where a GPU works ahead of Python the clock is too early; untested there.
+    """
+
+    def __init__(self, inner: Communicator, stopwatch: Stopwatch | None = None):
+        super().__init__(inner)
+        self._stopwatch = stopwatch or Stopwatch()
+
+    def restart(self) -> None:
+        """Sets the time to zero."""
+        self._stopwatch.restart()
+
+    @property
+    def seconds(self) -> float:
+        """The time in collectives since the last `restart`, of those that are complete."""
+        return self._stopwatch.seconds
+
+    def _pass(self, kind, name, collective, tensors):
+        if tf.executing_eagerly():
+            self._stopwatch.begin()
+            try:
+                return collective(tensors)
+            finally:
+                self._stopwatch.end()
+        return after(collective(after(tensors, self._stopwatch.begin)), self._stopwatch.end)
+
+    def _wrapped(self, group):
+        return MeasuringCommunicator(group, self._stopwatch)
 
 
 def after(tensors, function) -> list[tf.Tensor]:

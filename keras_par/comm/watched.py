@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_par.comm import heartbeat
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.heartbeat import STEP, Heartbeat
+from keras_par.comm.wrapped import WrappedCommunicator
 from keras_par.plan.heartbeat import GRAPH_PHASES, Page, clipped
 
 SAMPLE_SECONDS = 0.1
@@ -116,26 +117,31 @@ def is_stateful(operation: tf.Operation) -> bool:
     return operation.op_def is not None and operation.op_def.is_stateful
 
 
-class WatchedCommunicator(Communicator):
+class WatchedGroup(WrappedCommunicator):
     """Passes every collective to `inner` and notes in the heartbeat when this rank has come to it and left it."""
 
+    def __init__(self, inner: Communicator, beat: Heartbeat, marks: Marks):
+        super().__init__(inner)
+        self._heartbeat, self._marks = beat, marks
+
+    def _pass(self, kind, name, collective, tensors):
+        if tf.executing_eagerly():
+            with self._heartbeat.collective(name):
+                return collective(tensors)
+        number = self._marks.number(name)
+        tensors = self._marks.add(number, [tf.convert_to_tensor(tensor) for tensor in tensors])
+        return self._marks.add(number + 1, collective(tensors))
+
+    def _wrapped(self, group):
+        return WatchedGroup(group, self._heartbeat, self._marks)
+
+
+class WatchedCommunicator(WatchedGroup):
+    """All ranks' communicator under a launcher's watch, which looks into steps, too, until `shutdown`."""
+
     def __init__(self, inner: Communicator, beat: Heartbeat):
-        self.inner, self._heartbeat, self._marks = inner, beat, start_marks()
-        self.engine, self.rank, self.size = inner.engine, inner.rank, inner.size
-        self.local_rank, self.local_size = inner.local_rank, inner.local_size
+        super().__init__(inner, beat, start_marks())
         self.watch()
-
-    def all_reduce(self, tensors, name, op="sum"):
-        return self._noted(name, lambda tensors: self.inner.all_reduce(tensors, name, op), tensors)
-
-    def all_gather(self, tensor, name):
-        return self._noted(name, lambda tensors: [self.inner.all_gather(tensors[0], name)], [tensor])[0]
-
-    def all_to_all(self, tensor, name):
-        return self._noted(name, lambda tensors: [self.inner.all_to_all(tensors[0], name)], [tensor])[0]
-
-    def broadcast(self, tensors, name, root_rank=0):
-        return self._noted(name, lambda tensors: self.inner.broadcast(tensors, name, root_rank), tensors)
 
     def shutdown(self):
         self._stopped.set()
@@ -143,18 +149,10 @@ class WatchedCommunicator(Communicator):
         self.inner.shutdown()
 
     def watch(self) -> None:
-        """Starts to look into steps, ten times a second, until `shutdown`."""
+        """Starts to look into steps, ten times a second."""
         self._stopped = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="kp-heartbeat", daemon=True)
         self._sampler.start()
-
-    def _noted(self, name, call, tensors) -> list[tf.Tensor]:
-        if tf.executing_eagerly():
-            with self._heartbeat.collective(name):
-                return call(tensors)
-        number = self._marks.number(name)
-        tensors = self._marks.add(number, [tf.convert_to_tensor(tensor) for tensor in tensors])
-        return self._marks.add(number + 1, call(tensors))
 
     def _sample(self) -> None:
         page = self._heartbeat.page

@@ -1,7 +1,8 @@
 """Ties a model to the strategy it was compiled under."""
 
+import contextlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -11,9 +12,12 @@ from keras.src.distribution import distribution_lib
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, scaled, sum_gradients
+from keras_par.seam.layouts import mesh_of
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import Remainder
 from keras_par.seam.step import Step
+from keras_par.seam.views import is_sharded
+from keras_par.sharding.mesh import RankMesh
 
 ATTRIBUTE = "_keras_par_binding"
 MADE_UNDER = "_keras_par_made_under"
@@ -50,6 +54,40 @@ class Binding:
         return world.current()
 
     @property
+    def mesh(self) -> RankMesh | None:
+        """The mesh of a model-parallel strategy, None in data parallel."""
+        return mesh_of(self.strategy)
+
+    @property
+    def data(self) -> Communicator:
+        """The ranks that have other rows: all in data parallel, else those along the mesh's batch axis."""
+        mesh = self.mesh
+        return self.communicator if mesh is None else mesh.along(self.strategy.batch_dim_name)
+
+    def scope(self):
+        """Within it variables and outputs get the layouts of a model-parallel strategy, wherever `fit` was called."""
+        return contextlib.nullcontext() if self.mesh is None else self.strategy.scope()
+
+    @property
+    def num_shards(self) -> int:
+        """Into how many parts the rows of a batch are cut."""
+        return self.communicator.size if self.mesh is None else self.mesh.size(self.strategy.batch_dim_name)
+
+    def describe(self) -> dict[str, Any]:
+        """What must be equal on all ranks, as JSON can carry it."""
+        found: dict[str, Any] = {"strategy": "data parallel" if self.mesh is None else "model parallel"}
+        if self.mesh is not None:
+            plan = self.mesh.plan
+            layouts = {pattern: list(layout.axes) for pattern, layout in self.strategy._layout_map.items()}
+            found |= {
+                "mesh shape": list(plan.shape),
+                "mesh axes": list(plan.axis_names),
+                "mesh ranks": list(plan.ranks),
+            }
+            found |= {"batch axis": self.strategy.batch_dim_name, "layout map": layouts}
+        return found | {f"strategy's {name}": value for name, value in vars(self.options).items()}
+
+    @property
     def is_distributed(self) -> bool:
         return self.communicator.size > 1
 
@@ -61,11 +99,26 @@ class Binding:
         """`weight` as the strategy's reduction wants it: times the number of ranks for "sum"."""
         return weight * self.communicator.size if self.options.reduction == "sum" else weight
 
-    def sum_gradients(self, step: Step, gradients: list[Gradient]) -> list[Gradient]:
-        """The weighted gradients summed over ranks. Costs one all-reduce for each bucket."""
+    def sum_gradients(self, step: Step, gradients: list[Gradient], variables: list) -> list[Gradient]:
+        """The weighted gradients of `variables` summed over the ranks that have other rows.
+
+        Those of variables that are divided among these ranks have been summed where they were computed. Costs one
+        all-reduce for each bucket.
+        """
         limit = int(self.options.fusion_mb * 2**20)
         name = step.name("gradients")
-        return sum_gradients(step.communicator, gradients, name, limit, self.options.compression)
+        places = [i for i, variable in enumerate(variables) if not is_summed(variable)]
+        own = [gradients[i] for i in places]
+        sums = sum_gradients(step.communicator, own, name, limit, self.options.compression)
+        result = list(gradients)
+        for i, gradient in zip(places, sums, strict=True):
+            result[i] = gradient
+        return result
+
+
+def is_summed(variable) -> bool:
+    """True for variables whose reading has gathered them over the ranks that have other rows, see ShardedVariable."""
+    return is_sharded(variable) and variable.mesh.batch_axis in variable.axes
 
 
 def of(model: keras.Model) -> Binding | None:
@@ -123,11 +176,11 @@ def options_of(strategy) -> Options | None:
         return None
     if hasattr(strategy, "keras_par_options"):
         return strategy.keras_par_options
-    if isinstance(strategy, distribution_lib.DataParallel):
+    if isinstance(strategy, (distribution_lib.DataParallel, distribution_lib.ModelParallel)):
         return Options()
     raise ValueError(
-        f"keras-par: keras.distribution.{type(strategy).__name__} does not work on TensorFlow yet: "
-        "use kp.DataParallel()."
+        f"keras-par: {type(strategy).__name__} is a strategy that does not work on TensorFlow: use kp.DataParallel() "
+        "or kp.ModelParallel(layout_map=...)."
     )
 
 

@@ -4,11 +4,13 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import distribution_lib
 
 from keras_par.comm import world
+from keras_par.seam.layouts import distribute_tensor
 
 
 def install() -> None:
     """Replaces the functions that `keras.distribution` forwards to on TensorFlow, which are a prototype there."""
-    for function in (list_devices, get_device_count, initialize, num_processes, process_id):
+    functions = (list_devices, get_device_count, initialize, num_processes, process_id, distribute_tensor)
+    for function in functions:
         setattr(distribution_lib, function.__name__, function)
 
 

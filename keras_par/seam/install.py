@@ -21,9 +21,12 @@ def install() -> None:
         metrics,
         normalization,
         optimizer,
+        sharded_optimizer,
+        sharded_variable,
         stock_callbacks,
         trainer,
     )
 
-    for part in (binding, devices, loss, metrics, normalization, optimizer, epoch, trainer, stock_callbacks):
+    sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
+    for part in (*sharding, binding, devices, loss, metrics, normalization, optimizer, epoch, trainer, stock_callbacks):
         part.install()

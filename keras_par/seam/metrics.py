@@ -11,6 +11,7 @@ from keras.src.trainers.trainer import Trainer
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.seam import step as steps
 from keras_par.seam.patch import wrap
+from keras_par.seam.views import local_view
 
 # How a metric says that its variables are combined; Keras's default for metrics is "sum".
 OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean"}
@@ -99,11 +100,12 @@ def average_state(communicator: Communicator, model: keras.Model) -> None:
     all-reduce of that state.
     """
     state = [variable for variable in layer_state(model) if is_float(variable)]
-    if state:
-        values = [tf.cast(variable.value, tf.float64) for variable in state]
-        means = communicator.all_reduce(values, "kp.state", "mean")
-        for variable, value in zip(state, means, strict=True):
-            variable.assign(tf.cast(value, variable.dtype))
+    if state and communicator.size > 1:
+        with local_view():
+            values = [tf.cast(variable.value, tf.float64) for variable in state]
+            means = communicator.all_reduce(values, "kp.state", "mean")
+            for variable, value in zip(state, means, strict=True):
+                variable.assign(tf.cast(value, variable.dtype))
 
 
 def layer_state(model: keras.Model, synchronized: bool = True) -> list[keras.Variable]:
@@ -130,10 +132,12 @@ def is_float(variable: keras.Variable) -> bool:
 def undone_unless(condition: tf.Tensor, model: keras.Model):
     """Undoes what a block does to metrics and to state of this rank's rows where the scalar `condition` is false."""
     variables = [*layer_state(model, synchronized=False), *(v for metric in model.metrics for v in metric.variables)]
-    before = [tf.identity(variable.value) for variable in variables]
+    with local_view():
+        before = [tf.identity(variable.value) for variable in variables]
     yield
-    for variable, value in zip(variables, before, strict=True):
-        variable.assign(tf.where(condition, variable.value, value))
+    with local_view():
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(tf.where(condition, variable.value, value))
 
 
 metrics_to_logs = Trainer._get_metrics_result_or_logs

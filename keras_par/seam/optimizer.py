@@ -10,6 +10,8 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras_par.seam import binding as bindings
 from keras_par.seam import step as steps
 from keras_par.seam.patch import wrap
+from keras_par.seam.sharded_optimizer import targets
+from keras_par.seam.views import local_view
 
 
 def install() -> None:
@@ -79,9 +81,10 @@ def with_shapes(optimizer, grads, trainable_variables) -> list:
     """`grads` with the static shapes of their variables, which some gradients lack but bucketing needs."""
     variables = trainable_variables if trainable_variables is not None else optimizer._trainable_variables
     grads, variables = list(grads), list(variables)
-    for grad, variable in zip(grads, variables, strict=True):
-        if isinstance(grad, tf.Tensor) and not grad.shape.is_fully_defined():
-            grad.set_shape(variable.shape)
+    with local_view():
+        for grad, variable in zip(grads, variables, strict=True):
+            if isinstance(grad, tf.Tensor) and not grad.shape.is_fully_defined():
+                grad.set_shape(variable.shape)
     return grads
 
 
@@ -89,7 +92,8 @@ def reduce_and_apply(original, optimizer, step: steps.Step, grads, trainable_var
     """Runs an optimizer's own apply on weighted gradients, with the reduction where it belongs."""
     reduce_now = isinstance(optimizer, LossScaleOptimizer) and not accumulates(optimizer)
     if reduce_now:
-        grads = step.binding.sum_gradients(step, grads)
+        variables = trainable_variables if trainable_variables is not None else optimizer._trainable_variables
+        grads = step.binding.sum_gradients(step, grads, variables)
     with applying(step, reduced=reduce_now):
         return original(optimizer, grads, trainable_variables)
 
@@ -113,7 +117,7 @@ def clip_gradients(original):
     def replacement(self, grads):
         step = steps.current()
         if step is not None and not step.reduced:
-            grads = step.binding.sum_gradients(step, list(grads))
+            grads = step.binding.sum_gradients(step, list(grads), targets())
         return original(self, grads)
 
     return replacement

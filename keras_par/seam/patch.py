@@ -6,20 +6,36 @@ from typing import Any
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replaces `owner.name` by `make(owner.name)`; does nothing if that was done before."""
+    """Replaces `owner.name` by `make(owner.name)`; does nothing if that was done before.
+
+    Several may wrap the same function; the last one is the outermost.
+    """
     original = getattr(owner, name)
-    if getattr(original, "_keras_par", False):
-        return
-    replacement: Any = functools.wraps(original)(make(original))
-    replacement._keras_par = True
-    setattr(owner, name, replacement)
+    if not is_wrapped(original, make):
+        setattr(owner, name, marked(original, make))
 
 
 def wrap_property(owner: type, name: str, make: Callable[[Callable], Callable]) -> None:
     """Replaces the getter of the property `owner.name` by `make(getter)`; does nothing if that was done before."""
     getter = vars(owner)[name].fget
-    if getattr(getter, "_keras_par", False):
-        return
-    replacement: Any = functools.wraps(getter)(make(getter))
-    replacement._keras_par = True
-    setattr(owner, name, property(replacement))
+    if not is_wrapped(getter, make):
+        setattr(owner, name, property(marked(getter, make)))
+
+
+def is_wrapped(function: Any, make: Callable) -> bool:
+    """True if `make` made `function`, or one that it wraps."""
+    while function is not None:
+        if getattr(function, "_keras_par", None) == full_name(make):
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
+
+
+def marked(original: Callable, make: Callable[[Callable], Callable]) -> Callable:
+    replacement: Any = functools.wraps(original)(make(original))
+    replacement._keras_par = full_name(make)
+    return replacement
+
+
+def full_name(make: Callable) -> str:
+    return f"{make.__module__}.{make.__qualname__}"

@@ -5,14 +5,15 @@ import tensorflow as tf
 from keras import tree
 from keras.src import backend
 
-from keras_par.comm.agreement import exchange
+from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.comm.broadcast import broadcast_variables
-from keras_par.comm.communicator import Communicator
 from keras_par.plan.fingerprint import canonical_names, first_difference
 from keras_par.seam.binding import Binding
+from keras_par.seam.layouts import require_matches
 from keras_par.seam.metrics import layers
 from keras_par.seam.shards import KINDS
 from keras_par.seam.state import is_partial, state_of
+from keras_par.seam.views import is_sharded, local_view, sharded
 
 
 def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bool = False) -> None:
@@ -27,15 +28,17 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
     Costs two all-gathers of the variables' names, and one broadcast for each 64 MB of state.
 
     Raises:
-        ValueError: on every rank, if the models differ in a name, a shape or a dtype.
+        ValueError: on every rank, if the models differ in a name, a shape, a dtype or a layout, or a layout map has
+            a pattern for nothing.
     """
-    communicator = binding.communicator
-    build(model, element_spec, only_predict)
+    with binding.scope():
+        build(model, element_spec, only_predict)
     variables = state_of(model)
-    compare(communicator, model, variables)
+    compare(binding, model, variables)
+    require_matches(binding.strategy, [layer.path for layer in layers(model)])
     if binding.options.broadcast_variables:
-        take_state_of_rank_0(communicator, variables, whole=not binding.prepared)
-    separate_seeds(communicator, model)
+        take_state_of_rank_0(binding, variables, whole=not binding.prepared)
+    separate_seeds(binding, model)
     binding.prepared = not only_predict
 
 
@@ -73,10 +76,14 @@ def without_rows(spec):
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if hasattr(spec, "shape") else None
 
 
-def compare(communicator: Communicator, model: keras.Model, variables: list[keras.Variable]) -> None:
-    """Raises on every rank if the ranks' variables are not the same in name, shape and dtype."""
+def compare(binding: Binding, model: keras.Model, variables: list[keras.Variable]) -> None:
+    """Raises on every rank if the ranks' variables are not the same in name, shape, dtype and layout.
+
+    Of variables that are divided, the whole initial values must be the same, too: no rank has another one's part.
+    """
+    communicator = binding.communicator
     names = canonical_names([variable.path for variable in variables])
-    own = [[name, list(v.shape), v.dtype] for name, v in zip(names, variables, strict=True)]
+    own = [[name, list(v.shape), kind_of(v)] for name, v in zip(names, variables, strict=True)]
     difference = first_difference(exchange(communicator, "kp.fingerprint", own, None))
     if difference:
         exchange(
@@ -86,27 +93,49 @@ def compare(communicator: Communicator, model: keras.Model, variables: list[kera
             f"the ranks built different models: in '{model.name}' {difference}: "
             "build the same model from the same arguments on every rank.",
         )
+    divided = sharded(variables)
+    if divided and not binding.prepared:
+        heard = communicator.all_gather_object([variable.checksum for variable in divided], "kp.checksums")
+        other = next((i for i, sums in enumerate(zip(*heard, strict=True)) if len(set(sums)) > 1), None)
+        if other is not None:
+            raise AgreedValueError(
+                f"keras-par: the ranks gave variable '{divided[other].path}' of model '{model.name}' other initial "
+                "values, of which each holds a part only: call keras.utils.set_random_seed with the same number on all ranks "
+                "before the model is built, and load weights on all ranks."
+            )
 
 
-def take_state_of_rank_0(communicator: Communicator, variables: list[keras.Variable], whole: bool) -> None:
+def kind_of(variable: keras.Variable) -> str:
+    """Dtype and division."""
+    return f"{variable.dtype} divided by {variable.axes}" if is_sharded(variable) else variable.dtype
+
+
+def take_state_of_rank_0(binding: Binding, variables: list[keras.Variable], whole: bool) -> None:
     """Gives all ranks rank 0's variables, except gradients that are being accumulated.
 
+    Of a variable that is divided, the ranks that hold the same shard get that of the first of them.
+
     Args:
-        communicator: all ranks.
+        binding: the model's.
         variables: the same on every rank.
         whole: True if what rank 0 has accumulated, as from a file, is of all ranks, so that the others begin at zero.
 
     Costs one broadcast for each 64 MB.
     """
-    broadcast_variables([v for v in variables if not is_partial(v)], communicator=communicator)
-    if whole and communicator.rank != 0:
-        for variable in filter(is_partial, variables):
-            variable.assign(tf.zeros_like(variable.value))
+    own = [variable for variable in variables if not is_partial(variable)]
+    broadcast_variables([v for v in own if not is_sharded(v)], communicator=binding.communicator)
+    with local_view():
+        for axis in binding.mesh.plan.axis_names if binding.mesh else ():
+            alike = [variable for variable in sharded(own) if axis not in variable.axes]
+            broadcast_variables(alike, communicator=binding.mesh.along(axis))
+        if whole and binding.data.rank != 0:
+            for variable in filter(is_partial, variables):
+                variable.assign(tf.zeros_like(variable.value))
 
 
-def separate_seeds(communicator: Communicator, model: keras.Model) -> None:
-    """Adds the rank to the seed of each of the model's random layers, so that ranks drop different units."""
+def separate_seeds(binding: Binding, model: keras.Model) -> None:
+    """Adds the place among the data to the seed of each random layer: ranks with other rows drop other units."""
     for layer in layers(model):
         for generator in layer._seed_generators:
-            offset = tf.constant([communicator.rank, 0], generator.state.dtype)
+            offset = tf.constant([binding.data.rank, 0], generator.state.dtype)
             generator.state.assign(generator.state.value + offset)

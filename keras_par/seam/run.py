@@ -77,7 +77,7 @@ class Run:
             ValueError: on every rank, if the ranks' arguments or inputs do not fit together.
         """
         answers = exchange(
-            self.communicator, "kp.run", self._describe(source), source.complaint(self.communicator.size)
+            self.communicator, "kp.run", self._describe(source), source.complaint(self.binding.num_shards)
         )
         require_equal(self.kind, answers, unequal="batches" if source.is_sharded else None)
         self.logs_each_step = any(answer["logs_each_step"] for answer in answers)
@@ -87,7 +87,8 @@ class Run:
         warn_if_unequal(self.communicator, [answer["rows"] for answer in answers], "there are other arrays")
         seeds = [answer["seed"] for answer in answers]
         shuffle_seed = seeds[0] if len(set(seeds)) > 1 else None
-        dataset = source.dataset(self.communicator.size, self.communicator.rank, shuffle_seed, answers[0]["order"])
+        data = self.binding.data
+        dataset = source.dataset(data.size, data.rank, shuffle_seed, answers[0]["order"])
         if not self._started and (self.kind == "fit" or not self.binding.prepared):
             prepare(self.model, self.binding, dataset.element_spec, only_predict=self.kind == "predict")
         self._started = True
@@ -95,7 +96,7 @@ class Run:
         unannounced = any(answer["may_end_unannounced"] for answer in answers)
         uneven = source.is_sharded and (unannounced or len(set(counts)) > 1)
         if self.communicator.rank == 0:
-            say_what_is_odd(source, counts if uneven else [], self.communicator.size)
+            say_what_is_odd(source, counts if uneven else [], data.size)
         end: End = "fill up" if uneven else "agree" if unannounced else "same"
         largest = None if None in counts else max(counts)
         return Opened(dataset, largest if source.is_sharded else source.num_batches, end)
@@ -114,7 +115,7 @@ class Run:
 
     def global_logs(self, logs):
         """The logs of all ranks' rows. Costs one all-reduce for each dtype of the metrics' state."""
-        return metrics.global_logs(self.communicator, self.model, logs, metrics.metrics_to_logs)
+        return metrics.global_logs(self.binding.data, self.model, logs, metrics.metrics_to_logs)
 
     def any_rank(self, flag: bool) -> bool:
         """True if `flag` is true on some rank. Costs one all-reduce of a scalar."""
@@ -140,6 +141,7 @@ class Run:
     def _describe(self, source: Source) -> dict[str, Any]:
         return {
             "call": self.kind,
+            **self.binding.describe(),
             **self.settings,
             "kind of input": None if source.is_sharded else source.kind,
             "batches": source.num_batches,

@@ -17,14 +17,15 @@ class Step:
     Args:
         binding: the `Binding` of the model whose step it is.
         local: an int or a scalar integer tensor, rows of the batch on this rank; may be 0.
-        total: an int or a scalar integer tensor, rows of the batch on all ranks.
+        total: an int or a scalar integer tensor, rows of the batch on all ranks that have other rows, which are those
+            of `communicator`.
         thin: True if `local` may be 0 and the batch a stand-in, whose values must not count even if they are NaN.
         compiled: True inside a function that XLA compiles, where no collective can be.
     """
 
     def __init__(self, binding, local, total, thin: bool, compiled: bool = False):
         self.binding = binding
-        self.communicator: Communicator = binding.communicator
+        self.communicator: Communicator = binding.data
         self.local, self.total, self.thin = local, total, thin
         self.compiled = compiled
         self.scaled: set[int] = set()  # ids of the optimizers whose scale_loss has weighted the loss

@@ -159,8 +159,8 @@ def restore_together(original):
             return  # there was no backup
         if built and not optimizer.built:
             optimizer.build(model.trainable_variables)
-        take_state_of_rank_0(communicator, state_of(model), whole=True)
-        separate_seeds(communicator, model)
+        take_state_of_rank_0(run.binding, state_of(model), whole=True)
+        separate_seeds(run.binding, model)
 
     return replacement
 

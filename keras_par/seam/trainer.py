@@ -161,7 +161,7 @@ def metrics_result(original):
         if run is None or run.model is not self:
             return original(self, logs)
         if run.kind == "fit":
-            metrics.average_state(run.communicator, self)
+            metrics.average_state(run.binding.data, self)
         return run.global_logs(logs)
 
     return replacement
@@ -218,13 +218,13 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
     inner = compiled_step(step_function) if compiled else None
 
     def step(data):
-        communicator = binding.communicator
+        communicator = binding.data
         if not isinstance(data, KINDS):
             data = cut(data, communicator.size, communicator.rank)
         local, total = rows_of(communicator, data)
         thin = isinstance(data, ThinShard)
         guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
-        with Step(binding, local, total, thin).current() as current, guard:
+        with binding.scope(), Step(binding, local, total, thin).current() as current, guard:
             return step_function(data.batch) if inner is None else inner(current, data.batch)
 
     return step
@@ -284,12 +284,12 @@ def whole_predictions(binding: bindings.Binding, function):
     """`function`, which predicts a list of batches, for lists of Shards, Parts or whole batches."""
 
     def predict(data):
-        communicator = binding.communicator
+        communicator = binding.data
         outputs = []
         for batch in data:
             if not isinstance(batch, KINDS):
                 batch = cut(tree.map_structure(tf.convert_to_tensor, batch), communicator.size, communicator.rank)
-            parts = function([batch.batch])
+            parts = tree.map_structure(tf.convert_to_tensor, function([batch.batch]))
             count = batch.local if isinstance(batch, ThinShard) else None
             flat = [gather(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]
             outputs.append(tree.pack_sequence_as(parts, flat))

@@ -1,0 +1,51 @@
+"""What communicators have in common that pass each collective on to another one and look at it on the way."""
+
+import abc
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from keras_par.comm.communicator import Communicator
+
+Collective = Callable[[list[tf.Tensor]], list[tf.Tensor]]
+
+
+class WrappedCommunicator(Communicator):
+    """Passes every collective to `inner` by way of `_pass`, those of its groups too."""
+
+    def __init__(self, inner: Communicator):
+        self.inner = inner
+        self.engine, self.rank, self.size = inner.engine, inner.rank, inner.size
+        self.local_rank, self.local_size = inner.local_rank, inner.local_size
+
+    @abc.abstractmethod
+    def _pass(self, kind: str, name: str, collective: Collective, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What `collective`, one call of `inner`, makes of `tensors`."""
+
+    @abc.abstractmethod
+    def _wrapped(self, group: Communicator) -> Communicator:
+        """A wrapper like this one around a group of `inner`."""
+
+    def all_reduce(self, tensors, name, op="sum"):
+        return self._pass("all_reduce", name, lambda given: self.inner.all_reduce(given, name, op), tensors)
+
+    def all_gather(self, tensor, name):
+        return self._pass("all_gather", name, lambda given: [self.inner.all_gather(given[0], name)], [tensor])[0]
+
+    def all_to_all(self, tensor, name):
+        return self._pass("all_to_all", name, lambda given: [self.inner.all_to_all(given[0], name)], [tensor])[0]
+
+    def reduce_scatter(self, tensor, name):
+        return self._pass("reduce_scatter", name, lambda given: [self.inner.reduce_scatter(given[0], name)], [tensor])[
+            0
+        ]
+
+    def broadcast(self, tensors, name, root_rank=0):
+        return self._pass("broadcast", name, lambda given: self.inner.broadcast(given, name, root_rank), tensors)
+
+    def group(self, groups):
+        group = self.inner.group(groups)
+        return self if group is self.inner else group if group.size == 1 else self._wrapped(group)
+
+    def shutdown(self):
+        self.inner.shutdown()

@@ -1,0 +1,77 @@
+"""The model-parallel strategy: ranks divide a model's variables as a layout map says, and the rows of each batch."""
+
+import random
+
+import keras
+
+from keras_par.comm import world
+from keras_par.comm.reducer import FUSION_MB, Compression
+from keras_par.distribution.runtime import init
+from keras_par.seam.binding import Options
+from keras_par.seam.layouts import mesh_of
+from keras_par.seam.shards import Remainder
+
+
+class ModelParallel(keras.distribution.ModelParallel):
+    """Trains a model too large for one rank, with the result that one process would have on the same global batches.
+
+    ```python
+    mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"))
+    layout_map = keras.distribution.LayoutMap(mesh)
+    layout_map["dense.*kernel"] = (None, "model")
+    strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
+    with strategy.scope():
+        model = keras.Sequential([...])
+        model.compile("adam", "mse")
+    model.fit(x, y, batch_size=64)  # 64 rows over the 2 places of the batch axis
+    ```
+
+    Ranks fill the mesh row by row. A variable that a pattern of the layout map matches as a whole is divided as it
+    says, and so is the optimizer's state for it. Operations compute on shards where they can (see
+    docs/model-parallel.md), else variables and tensors are made whole first: the result is the same, what it costs is
+    not. Creating it calls `kp.init()` and costs two all-gathers of a few bytes.
+
+    Args:
+        layout_map: as Keras has it; its mesh holds all ranks, each once.
+        batch_dim_name: the axis along which ranks have other rows; the first one unless given.
+        auto_shard_dataset: False if what `fit` is given is this rank's rows already, the same along the other axes.
+        reduction: "mean" trains on the mean over the global batch; "sum" on that times the number of ranks.
+        fusion_mb: size in megabytes up to which gradients share one all-reduce.
+        compression: None, "fp16" or "bf16": how gradients are sent to ranks with other rows.
+        broadcast_variables: True gives all ranks rank 0's initial weights, optimizer and metric state.
+        remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
+
+    Raises:
+        ValueError: an option has no such value, or the mesh does not hold each rank once. Later, when a variable is
+            made whose layout does not fit its shape, and before the first step, if a pattern matches nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        layout_map=None,
+        batch_dim_name: str | None = None,
+        auto_shard_dataset: bool = True,
+        reduction: str = "mean",
+        fusion_mb: float = FUSION_MB,
+        compression: Compression = None,
+        broadcast_variables: bool = True,
+        remainder: Remainder = "exact",
+    ):
+        init()
+        self.keras_par_options = Options(reduction, fusion_mb, compression, broadcast_variables, remainder)  # type: ignore[arg-type]
+        super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)
+        mesh_of(self)
+        share_random_state()
+
+
+def share_random_state() -> None:
+    """Gives all ranks rank 0's generator of Python, if theirs differ, from which Keras draws seeds.
+
+    Ranks that hold parts of one variable must draw the same initial values, as `keras.distribution.initialize` sees to
+    on JAX. Costs two all-gathers of a few bytes.
+    """
+    if world.current().size > 1:
+        states = world.current().all_gather_object(random.getstate(), "kp.random")
+        version, numbers, gauss = states[0]
+        random.setstate((version, tuple(numbers), gauss))

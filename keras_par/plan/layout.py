@@ -1,0 +1,61 @@
+"""Layouts as arithmetic: which slice of a tensor a rank of a mesh holds, and what cannot be divided."""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+from keras_par.plan.mesh import Mesh
+
+# For each dim of a tensor the mesh axis that divides it, or None.
+Axes = tuple[str | None, ...]
+
+
+def divided(axes: Sequence[str | None], mesh: Mesh) -> Axes:
+    """The layout with None for axes of one rank, which divide nothing."""
+    return tuple(axis if axis is not None and mesh.size(axis) > 1 else None for axis in axes)
+
+
+def local_shape(shape: Sequence[int], axes: Axes, mesh: Mesh) -> tuple[int, ...]:
+    """Shape of a rank's shard of a tensor of `shape`."""
+    return tuple(size if axis is None else size // mesh.size(axis) for size, axis in zip(shape, axes, strict=True))
+
+
+def shard_of(shape: Sequence[int], axes: Axes, mesh: Mesh, rank: int) -> tuple[slice, ...]:
+    """The part of a tensor of `shape` that a rank holds."""
+    place = mesh.coordinates(rank)
+    return tuple(
+        slice(0, size) if axis is None else slice(length * place[axis], length * (place[axis] + 1))
+        for size, length, axis in zip(shape, local_shape(shape, axes, mesh), axes, strict=True)
+    )
+
+
+def complaint(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> str | None:
+    """One phrase about why a tensor of `shape` cannot have this layout, or None."""
+    if len(axes) != len(shape):
+        return f"the layout {tuple(axes)} has {len(axes)} dim(s) and the shape {tuple(shape)} has {len(shape)}"
+    named = [axis for axis in axes if axis is not None]
+    unknown = next((axis for axis in named if axis not in mesh.axis_names), None)
+    if unknown is not None:
+        return f"axis '{unknown}' is not one of the mesh's, which are {list(mesh.axis_names)}"
+    twice = next((axis for axis in named if named.count(axis) > 1), None)
+    if twice is not None:
+        return f"axis '{twice}' divides two dims"
+    for dim, (size, axis) in enumerate(zip(shape, axes, strict=True)):
+        if axis is not None and size % mesh.size(axis):
+            return f"dim {dim} of its shape {tuple(shape)} is not divisible by the {mesh.size(axis)} ranks of '{axis}'"
+    return None
+
+
+def unmatched(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
+    """The patterns that are the whole of no path, as a regular expression or as it stands."""
+    return [p for p in patterns if p not in paths and not any(re.fullmatch(p, path) for path in paths)]
+
+
+def nearest(pattern: str, paths: Iterable[str], count: int = 3) -> list[str]:
+    """The paths most alike a pattern, best first."""
+    plain = re.sub(r"[\\.*+?^$()\[\]{}|]", "", pattern)
+
+    def likeness(path: str) -> float:
+        return difflib.SequenceMatcher(None, plain, path, autojunk=False).ratio()
+
+    return sorted(paths, key=likeness, reverse=True)[:count]

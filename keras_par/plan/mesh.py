@@ -1,0 +1,59 @@
+"""The device mesh as arithmetic: where each rank stands in it, and which ranks share an axis."""
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks laid out in a grid, row-major.
+
+    Args:
+        shape: number of ranks along each axis.
+        axis_names: of the axes.
+        ranks: the ranks in row-major order; each of 0 to size - 1 once.
+
+    Raises:
+        ValueError: the shape does not hold the ranks, a rank is missing, or ranks descend along an axis.
+    """
+
+    shape: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+    def __post_init__(self):
+        if math.prod(self.shape) != len(self.ranks) or sorted(self.ranks) != list(range(len(self.ranks))):
+            raise ValueError(
+                f"keras-par: a mesh of shape {self.shape} must hold each rank of the job once, but holds "
+                f"{list(self.ranks)}: leave out its devices, or list all of keras.distribution.list_devices()."
+            )
+        for axis in self.axis_names:
+            for group in self.groups(axis):
+                if list(group) != sorted(group):
+                    raise ValueError(
+                        f"keras-par: along its axis '{axis}' the mesh holds ranks {list(group)}, but ranks must "
+                        "ascend: list the devices in the order of keras.distribution.list_devices()."
+                    )
+
+    def size(self, axis: str) -> int:
+        """Number of ranks along an axis."""
+        return self.shape[self.axis_names.index(axis)]
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a rank stands along each axis."""
+        place, found = self.ranks.index(rank), {}
+        for axis, size in zip(reversed(self.axis_names), reversed(self.shape), strict=True):
+            place, found[axis] = divmod(place, size)
+        return found
+
+    def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
+        """The groups of ranks that differ in their place along `axis` only, each in the order of that place."""
+        number = self.axis_names.index(axis)
+        stride = math.prod(self.shape[number + 1 :])
+        others = product(*(range(1 if i == number else size) for i, size in enumerate(self.shape)))
+        strides = [math.prod(self.shape[i + 1 :]) for i in range(len(self.shape))]
+        firsts = [sum(c * s for c, s in zip(place, strides, strict=True)) for place in others]
+        return tuple(
+            tuple(self.ranks[first + k * stride] for k in range(self.shape[number])) for first in sorted(firsts)
+        )

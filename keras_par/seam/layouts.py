@@ -1,0 +1,158 @@
+"""Finds the layout that a strategy has for a variable or for a layer's output, and says what is wrong with it."""
+
+import logging
+from typing import Any
+
+import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from keras.src.distribution import distribution_lib
+
+from keras_par.comm import world
+from keras_par.plan.layout import Axes, complaint, divided, nearest, unmatched
+from keras_par.plan.mesh import Mesh
+from keras_par.seam import operations
+from keras_par.seam import step as steps
+from keras_par.sharding.collectives import split
+from keras_par.sharding.mesh import RankMesh
+from keras_par.sharding.tensor import ShardedTensor
+
+RANK_MESH = "_keras_par_mesh"
+SEEN_PATHS = "_keras_par_paths"  # of the variables made under a strategy
+ATTENTION = ("MultiHeadAttention", "GroupedQueryAttention")
+logger = logging.getLogger("keras_par")
+
+
+def rank_mesh(device_mesh: distribution_lib.DeviceMesh, batch_axis: str | None = None) -> RankMesh:
+    """The mesh of ranks that Keras's mesh of devices means.
+
+    Raises:
+        ValueError: it does not hold each rank once, or not in ascending order along each axis.
+    """
+    found = getattr(device_mesh, RANK_MESH, None)
+    if found is None:
+        ranks = tuple(int(str(device).rsplit(":", 1)[-1]) for device in device_mesh.devices.flatten())
+        num_ranks = world.current().size
+        if len(ranks) != num_ranks:
+            raise ValueError(
+                f"keras-par: the mesh of shape {tuple(device_mesh.shape)} has {len(ranks)} device(s) but the job has "
+                f"{num_ranks} rank(s): give it a shape of {num_ranks} devices, or start {len(ranks)} ranks."
+            )
+        found = RankMesh(Mesh(tuple(device_mesh.shape), tuple(device_mesh.axis_names), ranks))
+        setattr(device_mesh, RANK_MESH, found)
+    if batch_axis is not None:
+        found.batch_axis = batch_axis
+    return found
+
+
+def mesh_of(strategy: Any) -> RankMesh | None:
+    """The mesh of a model-parallel strategy, None for others."""
+    if not isinstance(strategy, distribution_lib.ModelParallel):
+        return None
+    return rank_mesh(strategy.device_mesh, strategy.batch_dim_name)
+
+
+def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | None:
+    """How a variable that is being made is divided, None if every rank holds all of it.
+
+    Raises:
+        ValueError: its layout does not fit its shape.
+    """
+    if not world.is_started() or world.current().size == 1:
+        return None
+    layout = variable._layout
+    mesh = mesh_of(strategy)
+    if layout is None and mesh is not None:
+        seen = vars(strategy).setdefault(SEEN_PATHS, [])
+        seen.append(variable.path)
+        layout = strategy._layout_map[variable.path]
+    if layout is None or not any(layout.axes):
+        return None
+    mesh = mesh or rank_mesh(layout.device_mesh)
+    axes = layout.axes
+    wrong = complaint(tuple(shape), axes, mesh.plan)
+    if wrong and "divisible" in wrong and within_attention():
+        logger.warning("keras-par: '%s' is not divided, because %s", variable.path, wrong)
+        return None
+    if wrong:
+        raise ValueError(
+            f"keras-par: variable '{variable.path}' of shape {tuple(shape)} cannot have the layout {tuple(axes)}: "
+            f"{wrong}: change the layout map's pattern for it, the mesh, or the model."
+        )
+    axes = divided(axes, mesh.plan)
+    if not any(axes):
+        return None
+    variable._layout = layout
+    return axes, mesh
+
+
+def within_attention() -> bool:
+    """True while an attention layer of Keras's builds its parts."""
+    stack = global_state.get_global_attribute("name_scope_stack") or []
+    return any(kind.__name__ in ATTENTION for scope in stack for kind in type(scope.caller).__mro__)
+
+
+def require_matches(strategy: Any, layer_paths: list[str]) -> None:
+    """Refuses a layout map that has a pattern for nothing.
+
+    Raises:
+        ValueError: a pattern is neither a variable's made under the strategy nor a layer's output.
+    """
+    if mesh_of(strategy) is None:
+        return
+    paths = [*getattr(strategy, SEEN_PATHS, []), *(f"{path}/output" for path in layer_paths)]
+    optional = getattr(strategy, "optional_patterns", ())
+    missing = [pattern for pattern in unmatched(strategy._layout_map, paths) if pattern not in optional]
+    if missing:
+        alike = ", ".join(f"'{path}'" for path in nearest(missing[0], dict.fromkeys(paths)))
+        raise ValueError(
+            f"keras-par: the layout map's pattern '{missing[0]}' matches no variable and no layer's output; nearest "
+            f"are {alike}: correct it, or leave it out."
+        )
+
+
+def distribute_tensor(tensor: Any, layout: Any) -> Any:
+    """A tensor that is alike on all ranks, or sharded, with the layout's division; costs at most one all-gather a dim.
+
+    Within a training step rows are divided already, so that the batch axis at dim 0 changes nothing. Where a model is
+    built from symbols nothing does.
+
+    Raises:
+        ValueError: the layout does not fit the tensor's shape, or would divide rows of a step in another way.
+    """
+    if in_symbolic_scope() or layout.device_mesh is None or not world.is_started() or world.current().size == 1:
+        return tensor
+    mesh = rank_mesh(layout.device_mesh)
+    operations.install()
+    axes = list(layout.axes)
+    if steps.current() is not None and axes and axes[0] == mesh.batch_axis:
+        axes[0] = None
+    sizes = [
+        size if axis is not None or size is not None else 1 for size, axis in zip(tensor.shape, axes, strict=False)
+    ]
+    wrong = (
+        complaint([*sizes, *tensor.shape[len(sizes) :]], axes, mesh.plan) if None not in sizes else "a size is unknown"
+    )
+    if wrong is None and steps.current() is not None and mesh.batch_axis in axes:
+        wrong = f"the ranks along '{mesh.batch_axis}' have other rows, so that it can divide dim 0 only"
+    if wrong:
+        raise ValueError(
+            f"keras-par: a tensor of shape {tuple(tensor.shape)} cannot have the layout {tuple(layout.axes)}: {wrong}: "
+            "change the layout."
+        )
+    return divide(tensor, divided(axes, mesh.plan), mesh)
+
+
+def divide(tensor: Any, axes: Axes, mesh: RankMesh) -> Any:
+    """The tensor with this division."""
+    if isinstance(tensor, ShardedTensor):
+        if tensor.axes == axes:
+            return tensor
+        tensor = tensor.whole()
+    if not any(axes):
+        return tensor
+    shard = tf.convert_to_tensor(tensor)
+    for dim, axis in enumerate(axes):
+        if axis is not None:
+            shard = split(shard, dim, mesh.along(axis))
+    return ShardedTensor(shard, axes, mesh)

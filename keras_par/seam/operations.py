@@ -1,0 +1,105 @@
+"""Lets Keras's operations meet sharded tensors: by a rule where there is one, else with whole tensors."""
+
+import contextlib
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src import backend, tree
+from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow import core, linalg, math, nn, numpy, random, rnn
+
+from keras_par.seam.views import is_sharded, made_whole, sharded
+from keras_par.sharding.rules.table import RULES
+from keras_par.sharding.shared import remember_by
+from keras_par.sharding.tensor import ShardedTensor
+
+# Functions that call others in a loop, where a collective could not be named apart from itself.
+LOOPS = ("scan", "while_loop", "fori_loop", "map", "vectorized_map", "associative_scan", "rnn")
+UNTOUCHED = ("is_tensor", "name_scope", "device_scope", "compute_output_spec", "cond", "custom_gradient", "remat")
+
+
+@functools.cache
+def install() -> None:
+    """Wraps the functions of Keras's TensorFlow backend, the first time that something is sharded."""
+    remember_by(memory_of_call)
+    replaced: dict[Any, Callable] = {}
+    for module in (core, linalg, math, nn, numpy, random, rnn):
+        room = module.__name__.rsplit(".", 1)[-1]
+        for name, function in list(vars(module).items()):
+            is_own = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
+            if is_own and not name.startswith("_") and name not in UNTOUCHED:
+                replaced[function] = wrapped(function, f"{room}.{name}", RULES.get(f"{room}.{name}"))
+                setattr(module, name, replaced[function])
+    for package in (backend, keras.src.backend.tensorflow):
+        for name, function in list(vars(package).items()):
+            if isinstance(function, types.FunctionType) and function in replaced:
+                setattr(package, name, replaced[function])
+
+
+def wrapped(original: Callable, name: str, rule: Callable | None) -> Callable:
+    """`original` for arguments of which some may be sharded."""
+    parameters = list(inspect.signature(original).parameters)
+    is_loop = name.rsplit(".", 1)[-1] in LOOPS
+
+    @functools.wraps(original)
+    def replacement(*args, **kwargs):
+        if is_loop:
+            with whole_layer():
+                return original(*tree.map_structure(whole, args), **tree.map_structure(whole, kwargs))
+        if not any(map(holds_shards, (*args, *kwargs.values()))):
+            return original(*args, **kwargs)
+        args = [resolved(value) for value in args]
+        kwargs = {key: resolved(value) for key, value in kwargs.items()}
+        values = (*args, *kwargs.values())
+        if rule is None or not any(map(holds_shards, values)) or any(map(is_irregular, values)):
+            return original(*map(whole, args), **{key: whole(value) for key, value in kwargs.items()})
+        # Rules name the first argument by place.
+        while len(args) == 0 and kwargs:
+            args.append(kwargs.pop(parameters[0]))
+        return rule(original, *args, **kwargs)
+
+    return replacement
+
+
+def holds_shards(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(holds_shards, value))
+    return isinstance(value, ShardedTensor) or is_sharded(value)
+
+
+def resolved(value: Any) -> Any:
+    """The sharded tensor that a sharded variable stands for, other values as they are."""
+    if isinstance(value, (list, tuple)) and holds_shards(value):
+        return type(value)(map(resolved, value))
+    return value.value if is_sharded(value) else value
+
+
+def whole(value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and holds_shards(value):
+        return type(value)(map(whole, value))
+    value = resolved(value)
+    return value.whole() if isinstance(value, ShardedTensor) else value
+
+
+def is_irregular(value: Any) -> bool:
+    return isinstance(value, (tf.SparseTensor, tf.RaggedTensor))
+
+
+@contextlib.contextmanager
+def whole_layer():
+    """Within it the variables of the layer under way are whole."""
+    stack = global_state.get_global_attribute("name_scope_stack") or []
+    layers = [scope.caller for scope in stack if isinstance(scope.caller, keras.layers.Layer)]
+    with made_whole(sharded(layers[-1].variables) if layers else []):
+        yield
+
+
+def memory_of_call() -> dict | None:
+    """A dictionary that lives as long as the outermost call of a layer under way."""
+    stack = global_state.get_global_attribute("name_scope_stack") or []
+    return vars(stack[0]).setdefault("_keras_par_memory", {}) if stack else None

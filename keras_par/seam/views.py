@@ -1,0 +1,57 @@
+"""How sharded variables show themselves: whole to layers, as shards to optimizers, gathered once to loops."""
+
+import contextlib
+import contextvars
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+_is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_local_view", default=False)
+_whole_values: contextvars.ContextVar[dict[int, tf.Tensor] | None] = contextvars.ContextVar(
+    "keras_par_whole", default=None
+)
+
+
+@contextlib.contextmanager
+def local_view(is_local: bool = True) -> Iterator[None]:
+    """Within it sharded variables look like ordinary ones of the shard's shape, as optimizers need them.
+
+    With `is_local` False it undoes that for a block.
+    """
+    token = _is_local.set(is_local)
+    try:
+        yield
+    finally:
+        _is_local.reset(token)
+
+
+def is_local() -> bool:
+    """True within `local_view`."""
+    return _is_local.get()
+
+
+@contextlib.contextmanager
+def made_whole(variables: Iterable[Any]) -> Iterator[None]:
+    """Within it these sharded variables are whole tensors, gathered now."""
+    values = {id(variable): tf.convert_to_tensor(variable.value) for variable in variables}
+    token = _whole_values.set({**(_whole_values.get() or {}), **values})
+    try:
+        yield
+    finally:
+        _whole_values.reset(token)
+
+
+def whole_value(variable: Any) -> tf.Tensor | None:
+    """What `made_whole` gathered of a variable, None outside of it."""
+    return (_whole_values.get() or {}).get(id(variable))
+
+
+def is_sharded(variable: Any) -> bool:
+    """True for a variable of which this rank holds a shard only."""
+    return hasattr(variable, "_sharding")
+
+
+def sharded(variables: Iterable[Any]) -> list[Any]:
+    """Those of `variables` of which this rank holds a shard only."""
+    return [variable for variable in variables if is_sharded(variable)]

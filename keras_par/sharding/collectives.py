@@ -1,0 +1,111 @@
+"""Differentiable collectives, in pairs of which one is the other's backward pass.
+
+They keep one promise: the gradient of a tensor that all ranks of a group hold alike is whole and alike on all of them,
+and the gradient of a shard is that shard of the whole gradient. `enter` and `total` are the f and g of Shoeybi et al.,
+"Megatron-LM" (2019).
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_par.comm.communicator import Communicator
+from keras_par.sharding.names import unique
+
+
+def enter(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
+    """`tensor`, alike on all ranks, where each rank goes on with a part of the work; backward sums the parts.
+
+    Costs nothing forward and one all-reduce of the tensor's size backward.
+    """
+    return differentiable(lambda x: tf.identity(x), lambda upstream: total(upstream, group), tensor)
+
+
+def total(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
+    """The sum of the ranks' `tensor`s, on all of them. Costs one all-reduce forward and nothing backward."""
+    name = unique("total")
+    return differentiable(
+        lambda x: group.all_reduce([x], name)[0], lambda upstream: enter(upstream, group), tensor, tensor.shape
+    )
+
+
+def split(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
+    """This rank's shard along `dim` of a tensor that all ranks hold. Costs one all-gather backward."""
+    length = tensor.shape[dim] // group.size
+    begin = [0] * tensor.shape.rank
+    begin[dim] = length * group.rank
+    size = [-1] * tensor.shape.rank
+    size[dim] = length
+    return differentiable(lambda x: tf.slice(x, begin, size), lambda upstream: gather(upstream, dim, group), tensor)
+
+
+def gather(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
+    """The ranks' shards joined along `dim`, on all of them. Costs one all-gather forward and nothing backward."""
+    return joined(tensor, dim, group, lambda upstream: split(upstream, dim, group))
+
+
+def gather_and_enter(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
+    """As `enter` of `gather`, with one reduce-scatter backward."""
+    return joined(tensor, dim, group, lambda upstream: scatter(upstream, dim, group))
+
+
+def scatter(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
+    """This rank's shard along `dim` of the sum of the ranks' `tensor`s.
+
+    Costs one reduce-scatter forward and one all-gather backward.
+    """
+    name = unique("scatter")
+    shape = tensor.shape.as_list()
+    shape[dim] //= group.size
+
+    def forward(x):
+        return from_front(group.reduce_scatter(to_front(x, dim), name), dim)
+
+    return differentiable(forward, lambda upstream: gather(upstream, dim, group), tensor, shape)
+
+
+def joined(tensor: tf.Tensor, dim: int, group: Communicator, backward: Callable) -> tf.Tensor:
+    name = unique("gather")
+    shape = tensor.shape.as_list()
+    shape[dim] *= group.size
+
+    def forward(x):
+        return from_front(group.all_gather(to_front(x, dim), name), dim)
+
+    return differentiable(forward, backward, tensor, shape)
+
+
+def differentiable(forward: Callable, backward: Callable, tensor: tf.Tensor, shape=None) -> tf.Tensor:
+    """`forward(tensor)`, of a known `shape`, whose gradient is `backward(upstream)`."""
+
+    @tf.custom_gradient
+    def call(x):
+        def gradient(upstream):
+            upstream = tf.convert_to_tensor(upstream)  # lookups have gradients of single rows
+            if not upstream.shape.is_fully_defined():
+                upstream = tf.ensure_shape(upstream, result.shape)
+            return backward(upstream)
+
+        result = forward(x)
+        if shape is not None:
+            result = tf.ensure_shape(result, shape)
+        return result, gradient
+
+    return call(tensor) if tensor.dtype.is_floating or tensor.dtype.is_complex else plainly(forward, tensor, shape)
+
+
+def plainly(forward: Callable, tensor: tf.Tensor, shape) -> tf.Tensor:
+    result = forward(tensor)
+    return result if shape is None else tf.ensure_shape(result, shape)
+
+
+def to_front(tensor: tf.Tensor, dim: int) -> tf.Tensor:
+    """`tensor` with `dim` before all others."""
+    rest = [other for other in range(tensor.shape.rank) if other != dim]
+    return tensor if dim == 0 else tf.transpose(tensor, [dim, *rest])
+
+
+def from_front(tensor: tf.Tensor, dim: int) -> tf.Tensor:
+    """What `to_front` made, as it was."""
+    order = [*range(1, dim + 1), 0, *range(dim + 1, tensor.shape.rank)]
+    return tensor if dim == 0 else tf.transpose(tensor, order)

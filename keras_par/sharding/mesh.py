@@ -1,0 +1,49 @@
+"""A mesh of the job's ranks and the communicators along its axes."""
+
+from keras_par.comm import world
+from keras_par.comm.communicator import Communicator
+from keras_par.plan.layout import Axes, local_shape, shard_of
+from keras_par.plan.mesh import Mesh
+
+
+class RankMesh:
+    """The mesh as this rank sees it; equal meshes are equal.
+
+    Args:
+        plan: which rank stands where.
+        batch_axis: the axis along which ranks have other rows, None if this is not known.
+    """
+
+    def __init__(self, plan: Mesh, batch_axis: str | None = None):
+        self.plan, self.batch_axis = plan, batch_axis
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, RankMesh) and self.plan == other.plan
+
+    def __hash__(self) -> int:
+        return hash(self.plan)
+
+    def size(self, axis: str) -> int:
+        """Number of ranks along an axis."""
+        return self.plan.size(axis)
+
+    @property
+    def coordinates(self) -> dict[str, int]:
+        """Where this rank stands along each axis."""
+        return self.plan.coordinates(world.current().rank)
+
+    def along(self, axis: str) -> Communicator:
+        """The communicator of the ranks that differ from this one in their place along `axis` only.
+
+        The groups of all axes are made the first time one is asked for, on all ranks together.
+        """
+        found = {name: world.current().group(self.plan.groups(name)) for name in self.plan.axis_names}
+        return found[axis]
+
+    def local_shape(self, shape, axes: Axes) -> tuple[int, ...]:
+        """Shape of this rank's shard of a tensor of `shape`."""
+        return local_shape(shape, axes, self.plan)
+
+    def shard(self, shape, axes: Axes) -> tuple[slice, ...]:
+        """The part of a tensor of `shape` that this rank holds."""
+        return shard_of(shape, axes, self.plan, world.current().rank)

@@ -1,0 +1,1 @@
+"""What Keras's operations do with sharded tensors, where they need not be whole."""

@@ -1,0 +1,125 @@
+"""Products that sum over dims: matrix products, convolutions, attention."""
+
+import keras
+
+from keras_par.sharding.compute import compute
+from keras_par.sharding.rules.elementwise import broadcast_labels
+from keras_par.sharding.tensor import ShardedTensor
+
+
+def whole(value):
+    """`value`, of which no rank has only a shard."""
+    return value.whole() if isinstance(value, ShardedTensor) else value
+
+
+def matmul(original, x1, x2):
+    """Column by row costs one all-reduce; by columns and by rows none forward."""
+    if min(len(x1.shape), len(x2.shape)) < 2:
+        return original(whole(x1), whole(x2))
+    if len(x2.shape) == 2:
+        outer = tuple(range(len(x1.shape) - 1))
+        return compute(original, [x1, x2], [(*outer, "k"), ("k", "n")], (*outer, "n"))
+    (left, right), outer = broadcast_labels([tuple(x1.shape)[:-2], tuple(x2.shape)[:-2]], first=2)
+    return compute(original, [x1, x2], [(*left, "m", "k"), (*right, "k", "n")], (*outer, "m", "n"))
+
+
+def einsum(original, subscripts, *operands, **options):
+    """Each letter may be divided; one that the result lacks costs one all-reduce."""
+    named = letters(subscripts, [len(operand.shape) for operand in operands])
+    if named is None:
+        return original(subscripts, *map(whole, operands), **options)
+    labels, result = named
+    return compute(lambda *local: original(subscripts, *local, **options), operands, labels, result)
+
+
+def letters(subscripts: str, ranks: list[int]) -> tuple[list[tuple], tuple] | None:
+    """Names for the dims of the operands of an einsum and of its result; None where these are not simple."""
+    terms, arrow, result = subscripts.replace(" ", "").partition("->")
+    split = terms.split(",")
+    if not arrow or len(split) != len(ranks):
+        return None
+    extra = [rank - len(term.replace("...", "")) for term, rank in zip(split, ranks, strict=True) if "..." in term]
+    if len(set(extra)) > 1 or any(len(set(term.replace("...", ""))) < len(term.replace("...", "")) for term in split):
+        return None
+
+    def named(term: str) -> tuple:
+        before, dots, after = term.partition("...")
+        return (*before, *range(extra[0] if dots else 0), *after)
+
+    return [named(term) for term in split], named(result)
+
+
+def conv(original, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
+    """By output channels costs nothing forward, by input channels one all-reduce of the result."""
+    spatial = len(inputs.shape) - 2
+    grouped = kernel.shape[-2] != inputs.shape[-1]
+    options = {"strides": strides, "padding": padding, "data_format": data_format, "dilation_rate": dilation_rate}
+    if grouped or (data_format or keras.config.image_data_format()) != "channels_last":
+        return original(whole(inputs), whole(kernel), **options)
+    places, taps = [f"s{i}" for i in range(spatial)], [f"t{i}" for i in range(spatial)]
+    return compute(
+        lambda inputs, kernel: original(inputs, kernel, **options),
+        [inputs, kernel],
+        [("b", *places, "i"), (*taps, "i", "o")],
+        ("b", *places, "o"),
+        undivided=[*places, *taps],
+    )
+
+
+def depthwise_conv(original, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
+    """Each rank has the outputs of its input channels. Costs nothing forward."""
+    spatial = len(inputs.shape) - 2
+    options = {"strides": strides, "padding": padding, "data_format": data_format, "dilation_rate": dilation_rate}
+    if (data_format or keras.config.image_data_format()) != "channels_last":
+        return original(whole(inputs), whole(kernel), **options)
+    places, taps = [f"s{i}" for i in range(spatial)], [f"t{i}" for i in range(spatial)]
+    return compute(
+        lambda inputs, kernel: original(inputs, kernel, **options),
+        [inputs, kernel],
+        [("b", *places, "i"), (*taps, "i", "m")],
+        ("b", *places, "i"),
+        undivided=[*places, *taps, "m"],
+    )
+
+
+def pool(original, inputs, *args, **options):
+    """Channels may be divided."""
+    spatial = [f"s{i}" for i in range(len(inputs.shape) - 2)]
+    names = ("b", *spatial, "c")
+    if (options.get("data_format") or keras.config.image_data_format()) != "channels_last":
+        return original(whole(inputs), *args, **options)
+    return compute(lambda local: original(local, *args, **options), [inputs], [names], names, undivided=spatial)
+
+
+def batch_normalization(original, x, mean, variance, axis, offset=None, scale=None, epsilon=1e-3):
+    """Channels may be divided."""
+    names = tuple(range(len(x.shape)))
+    channel = (axis % len(names),)
+    per_channel = [() if value is None else channel for value in (mean, variance, offset, scale)]
+    return compute(
+        lambda x, mean, variance, offset, scale: original(x, mean, variance, axis, offset, scale, epsilon),
+        [x, mean, variance, offset, scale],
+        [names, *per_channel],
+        names,
+    )
+
+
+def dot_product_attention(original, query, key, value, bias=None, mask=None, **options):
+    """Heads may be divided."""
+    if not query.shape[2] == key.shape[2] == value.shape[2] or len(query.shape) != 4:
+        return original(*map(whole, (query, key, value, bias, mask)), **options)
+
+    def names(scores):
+        full = ("b", "n", "t", "s")
+        if scores is None:
+            return ()
+        shape = tuple(scores.shape)
+        return tuple(None if size == 1 else name for size, name in zip(shape, full[-len(shape) :], strict=True))
+
+    return compute(
+        lambda query, key, value, bias, mask: original(query, key, value, bias=bias, mask=mask, **options),
+        [query, key, value, bias, mask],
+        [("b", "t", "n", "h"), ("b", "s", "n", "h"), ("b", "s", "n", "v"), names(bias), names(mask)],
+        ("b", "t", "n", "v"),
+        undivided=("t", "s", "h"),
+    )

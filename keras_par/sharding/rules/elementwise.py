@@ -1,0 +1,55 @@
+"""Operations that treat each element by itself, with NumPy's broadcasting."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_par.sharding.compute import Labels, compute
+
+
+def elementwise(original, *args, **kwargs):
+    """Shards stay shards; tensors that are alike on all ranks give the elements that belong to them."""
+    names = list(kwargs)
+    values = [*args, *kwargs.values()]
+    places = [i for i, value in enumerate(values) if is_operand(value)]
+    operands = [values[i] for i in places]
+
+    def local(*shards):
+        for i, shard in zip(places, shards, strict=True):
+            values[i] = shard
+        return original(*values[: len(args)], **dict(zip(names, values[len(args) :], strict=True)))
+
+    labels, result = broadcast_labels([shape_of(operand) for operand in operands])
+    return compute(local, operands, labels, result)
+
+
+def where(original, condition, x1=None, x2=None):
+    """As other operations; without values to choose from it tells places, for which the condition is whole."""
+    if x1 is None or x2 is None:
+        return original(condition.whole(), x1, x2)
+    return elementwise(original, condition, x1, x2)
+
+
+def is_operand(value: Any) -> bool:
+    return tf.is_tensor(value) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def shape_of(value: Any) -> tuple[int | None, ...]:
+    return tuple(value.shape)
+
+
+def broadcast_labels(shapes: list[tuple[int | None, ...]], first: int = 0) -> tuple[list[Labels], Labels]:
+    """Names for the dims of operands that are broadcast to each other, and for those of what they make.
+
+    Args:
+        shapes: of the operands.
+        first: the dims are counted from the right beginning with -1 - first.
+    """
+    rank = max(map(len, shapes))
+    wide = {dim for dim in range(-rank, 0) if any(len(shape) >= -dim and shape[dim] != 1 for shape in shapes)}
+
+    def name(shape, dim):
+        return None if dim in wide and shape[dim] == 1 else dim - first
+
+    labels = [tuple(name(shape, dim) for dim in range(-len(shape), 0)) for shape in shapes]
+    return labels, tuple(dim - first for dim in range(-rank, 0))

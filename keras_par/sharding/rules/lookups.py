@@ -1,0 +1,31 @@
+"""Taking rows of a table that is divided by rows, by columns, or by both."""
+
+import tensorflow as tf
+
+from keras_par.sharding.collectives import total
+from keras_par.sharding.compute import compute
+from keras_par.sharding.rules.contractions import whole
+from keras_par.sharding.tensor import ShardedTensor
+
+
+def take(original, x, indices, axis=None):
+    """Each rank takes the rows it has and zeros for the others, which add up. Costs one all-reduce by rows."""
+    indices = whole(indices)
+    if not isinstance(x, ShardedTensor) or axis is None or not isinstance(indices, tf.Tensor):
+        return original(whole(x), indices, axis)
+    dim = axis % x.ndim
+    rank = indices.shape.rank
+    names = tuple(range(x.ndim))
+    result = (*names[:dim], *[f"i{i}" for i in range(rank)], *names[dim + 1 :])
+    if x.axes[dim] is None:
+        return compute(lambda local: original(local, indices, axis), [x], [names], result)
+    group = x.mesh.along(x.axes[dim])
+    length = x.local.shape[dim]
+    indices = tf.where(indices < 0, indices + length * group.size, indices)
+    own = indices - length * group.rank
+    is_own = (own >= 0) & (own < length)
+    rows = original(x.local, tf.where(is_own, own, 0), axis)
+    mask = tf.reshape(is_own, [*[1] * dim, *tf.unstack(tf.shape(indices)), *[1] * (x.ndim - dim - 1)])
+    rows = total(tf.where(mask, rows, tf.zeros([], rows.dtype)), group)
+    kept = tuple(None if isinstance(name, str) else x.axes[name] for name in result)
+    return ShardedTensor(rows, kept, x.mesh) if any(kept) else rows

@@ -1,0 +1,86 @@
+"""Softmax cross-entropy over a divided vocabulary, without making the logits whole.
+
+Of each row the ranks exchange the largest logit, then the sum of the powers and the label's logit: the losses are those
+of `from_logits=True`, up to rounding.
+"""
+
+import keras
+import tensorflow as tf
+
+from keras_par.sharding.collectives import total
+from keras_par.sharding.rules.contractions import whole
+from keras_par.sharding.rules.elementwise import elementwise
+from keras_par.sharding.rules.reductions import largest
+from keras_par.sharding.tensor import ShardedTensor
+
+
+def logits_of(output, from_logits: bool, axis: int) -> ShardedTensor | None:
+    """The logits if they are divided along their last dim and only there."""
+    if not from_logits:
+        output = getattr(output, "_keras_logits", None)
+    if not isinstance(output, ShardedTensor) or axis % output.ndim != output.ndim - 1:
+        return None
+    return output if output.axes[-1] is not None and not any(output.axes[:-1]) else None
+
+
+def sparse_categorical_crossentropy(original, target, output, from_logits=False, axis=-1):
+    """Costs two all-reduces, of one and of two numbers a row."""
+    logits = logits_of(output, from_logits, axis)
+    if logits is None:
+        return original(whole(target), whole_with_logits(output), from_logits, axis)
+    target = tf.cast(whole(target), tf.int64)
+    if len(target.shape) == logits.ndim and target.shape[-1] == 1:
+        target = tf.squeeze(target, -1)
+    length = logits.local.shape[-1]
+    own = target - length * logits.mesh.along(logits.axes[-1]).rank
+    is_own = (own >= 0) & (own < length)
+
+    def of_label(below):
+        picked = tf.gather(below, tf.where(is_own, own, 0), axis=-1, batch_dims=len(target.shape))
+        return tf.where(is_own, picked, tf.zeros([], picked.dtype))
+
+    return entropy(logits, of_label)
+
+
+def categorical_crossentropy(original, target, output, from_logits=False, axis=-1):
+    """Costs two all-reduces, of one and of two numbers a row."""
+    logits = logits_of(output, from_logits, axis)
+    if logits is None:
+        return original(whole(target), whole_with_logits(output), from_logits, axis)
+    weights = target if isinstance(target, ShardedTensor) else keras.ops.convert_to_tensor(target)
+    if isinstance(weights, ShardedTensor) and weights.axes != logits.axes:
+        weights = weights.whole()
+    if isinstance(weights, ShardedTensor):
+        shares, sums = weights.local, keras.ops.sum(weights, axis=-1)
+    else:
+        group = logits.mesh.along(logits.axes[-1])
+        length = logits.local.shape[-1]
+        shares = weights[..., length * group.rank : length * (group.rank + 1)]
+        sums = tf.reduce_sum(weights, -1)
+    shares = tf.cast(shares, logits.dtype)
+    return entropy(logits, lambda below: tf.reduce_sum(below * shares, -1), tf.cast(sums, logits.dtype))
+
+
+def binary_crossentropy(original, target, output, from_logits=False):
+    """Element by element, from the logits where Keras would find them behind a sigmoid. Costs nothing."""
+    logits = getattr(output, "_keras_logits", None)
+    if logits is not None and not from_logits:
+        output, from_logits = logits, True
+    return elementwise(lambda target, output: original(target, output, from_logits), target, output)
+
+
+def entropy(logits: ShardedTensor, of_label, weight=1.0) -> tf.Tensor:
+    """log of the sum of powers, times `weight`, minus the label's logit, of which `of_label` gives this rank's part."""
+    below = logits.local - largest(logits, [logits.ndim - 1])
+    parts = tf.stack([tf.reduce_sum(tf.exp(below), -1), of_label(below)])
+    powers, picked = tf.unstack(total(parts, logits.mesh.along(logits.axes[-1])))
+    return weight * tf.math.log(powers) - picked
+
+
+def whole_with_logits(output):
+    """The whole output, on which the whole logits are noted, as Keras looks for them."""
+    full = whole(output)
+    logits = getattr(output, "_keras_logits", None)
+    if logits is not None and full is not output:
+        full._keras_logits = whole(logits)
+    return full

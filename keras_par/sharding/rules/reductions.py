@@ -1,0 +1,121 @@
+"""Operations that reduce, order or normalize elements along dims."""
+
+import math
+
+import keras
+import tensorflow as tf
+
+from keras_par.sharding.compute import compute
+from keras_par.sharding.names import unique
+from keras_par.sharding.tensor import ShardedTensor
+
+
+def dims_of(x, axis) -> list[int]:
+    """The dims that an argument `axis` means."""
+    given = range(x.ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else [axis]
+    return sorted(dim % x.ndim for dim in given)
+
+
+def num_parts(x: ShardedTensor, dims: list[int]) -> int:
+    """How many shards there are along `dims`."""
+    return math.prod(x.mesh.size(axis) for dim, axis in enumerate(x.axes) if axis is not None and dim in dims)
+
+
+def names_after(x, dims: list[int], keepdims: bool) -> list:
+    names = [None if dim in dims else dim for dim in range(x.ndim)]
+    return names if keepdims else [dim for dim in range(x.ndim) if dim not in dims]
+
+
+def sum_over(original, x, axis=None, keepdims=False):
+    """The shards' sums added up. Costs one all-reduce of the result if a dim of the sum is divided."""
+    dims = dims_of(x, axis)
+    return compute(
+        lambda local: original(local, axis=tuple(dims), keepdims=keepdims),
+        [x],
+        [range(x.ndim)],
+        names_after(x, dims, keepdims),
+    )
+
+
+def mean_over(original, x, axis=None, keepdims=False):
+    """The mean of the shards' means. Costs as much as a sum."""
+    dims = dims_of(x, axis)
+    parts = num_parts(x, dims)
+    if parts > 1 and not x.dtype.is_floating:
+        return original(x.whole(), axis=axis, keepdims=keepdims)
+
+    def local(shard):
+        mean = original(shard, axis=tuple(dims), keepdims=keepdims)
+        return mean / parts if parts > 1 else mean
+
+    return compute(local, [x], [range(x.ndim)], names_after(x, dims, keepdims))
+
+
+def variance_over(original, x, axis=None, keepdims=False):
+    """The mean squared distance from the mean. Costs two small all-reduces if a dim is divided."""
+    if num_parts(x, dims_of(x, axis)) == 1:
+        return mean_over(original, x, axis, keepdims)  # local, as means are
+    mean = keras.ops.mean(x, axis=axis, keepdims=True)
+    return keras.ops.mean(keras.ops.square(x - mean), axis=axis, keepdims=keepdims)
+
+
+def deviation_over(original, x, axis=None, keepdims=False):
+    """The root of the variance."""
+    return keras.ops.sqrt(keras.ops.var(x, axis=axis, keepdims=keepdims))
+
+
+def moments_over(original, x, axes, keepdims=False, synchronized=False):
+    """Mean and variance. Costs two small all-reduces if a dim is divided."""
+    if num_parts(x, dims_of(x, axes)) > 1:
+        x = keras.ops.cast(x, "float32") if x.dtype in (tf.float16, tf.bfloat16) else x
+        return keras.ops.mean(x, axes, keepdims), keras.ops.var(x, axes, keepdims)
+    mean, variance = original(x.local, axes, keepdims, synchronized)
+    names = names_after(x, dims_of(x, axes), keepdims)
+    kept = tuple(None if name is None else x.axes[name] for name in names)
+    return ShardedTensor(mean, kept, x.mesh), ShardedTensor(variance, kept, x.mesh)
+
+
+def reduced_whole(original, x, axis=None, keepdims=False, **options):
+    """What cannot be put together from shards: the tensor is whole if the dim is divided."""
+    dims = dims_of(x, axis)
+    if num_parts(x, dims) > 1:
+        return original(x.whole(), axis=axis, keepdims=keepdims, **options)
+    return compute(
+        lambda local: original(local, axis=axis, keepdims=keepdims, **options),
+        [x],
+        [range(x.ndim)],
+        names_after(x, dims, keepdims),
+    )
+
+
+def along_whole(original, x, axis=-1, **options):
+    """What keeps the shape and needs whole lines along `axis`."""
+    if num_parts(x, dims_of(x, axis)) > 1:
+        return original(x.whole(), axis=axis, **options)
+    return x.with_local(original(x.local, axis=axis, **options))
+
+
+def softmax(original, x, axis=-1):
+    """Costs two all-reduces of one number a line if the dim is divided."""
+    if num_parts(x, dims_of(x, axis)) == 1:
+        return x.with_local(original(x.local, axis=axis))
+    powers = keras.ops.exp(x - largest(x, dims_of(x, axis)))
+    return powers / keras.ops.sum(powers, axis=axis, keepdims=True)
+
+
+def log_softmax(original, x, axis=-1):
+    """Costs two all-reduces of one number a line if the dim is divided."""
+    if num_parts(x, dims_of(x, axis)) == 1:
+        return x.with_local(original(x.local, axis=axis))
+    below = x - largest(x, dims_of(x, axis))
+    return below - keras.ops.log(keras.ops.sum(keras.ops.exp(below), axis=axis, keepdims=True))
+
+
+def largest(x: ShardedTensor, dims: list[int]) -> tf.Tensor:
+    """The largest element along `dims`, which are kept, without a gradient. One all-reduce for each divided one."""
+    value = tf.stop_gradient(tf.reduce_max(x.local, dims, keepdims=True))
+    for dim in dims:
+        if x.axes[dim] is not None:
+            [value] = x.mesh.along(x.axes[dim]).all_reduce([value], unique("largest"), "max")
+    kept = tuple(None if dim in dims else axis for dim, axis in enumerate(x.axes))
+    return ShardedTensor(value, kept, x.mesh) if any(kept) else value

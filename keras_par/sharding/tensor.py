@@ -1,0 +1,167 @@
+"""A tensor of which each rank holds a shard, and which becomes whole wherever something needs it so."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_par.plan.layout import Axes
+from keras_par.sharding.collectives import gather
+from keras_par.sharding.mesh import RankMesh
+
+
+class ShardedTensor(tf.__internal__.types.Tensor):
+    """A tensor that the ranks along some axes of a mesh divide among themselves.
+
+    Its shape is the whole tensor's, so that code need not know that it is divided. TensorFlow's functions, and
+    operations of Keras's for which there is no rule, take `whole()`, which costs one all-gather for each divided dim,
+    once. Rules take `local`.
+
+    Args:
+        local: this rank's shard.
+        axes: for each dim the axis that divides it, or None.
+        mesh: of the axes.
+    """
+
+    def __init__(self, local: tf.Tensor, axes: Axes, mesh: RankMesh):
+        self.local, self.axes, self.mesh = local, tuple(axes), mesh
+        shape = [
+            size if axis is None else size * mesh.size(axis)
+            for size, axis in zip(local.shape.as_list(), axes, strict=True)
+        ]
+        self._shape = tf.TensorShape(shape)
+        self._whole: tuple[Any, tf.Tensor] | None = None
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Of the whole tensor."""
+        return self._shape
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Of its elements."""
+        return self.local.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.axes)
+
+    def whole(self) -> tf.Tensor:
+        """The whole tensor, on every rank. Costs one all-gather for each divided dim, the first time in a graph."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if self._whole is None or self._whole[0] is not graph or graph is None:
+            full = self.local
+            for dim, axis in enumerate(self.axes):
+                if axis is not None:
+                    full = gather(full, dim, self.mesh.along(axis))
+            self._whole = graph, full
+        return self._whole[1]
+
+    def with_local(self, local: tf.Tensor) -> "ShardedTensor":
+        """A tensor of the same layout."""
+        return ShardedTensor(local, self.axes, self.mesh)
+
+    def get_shape(self) -> tf.TensorShape:
+        """As TensorFlow has it."""
+        return self._shape
+
+    def numpy(self):
+        """The whole tensor's value."""
+        return self.whole().numpy()
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        return tf.convert_to_tensor(self.whole(), dtype=dtype, name=name)
+
+    def __array__(self, dtype=None):
+        return self.whole().__array__(dtype)
+
+    def __len__(self) -> int:
+        return len(self.whole())
+
+    def __iter__(self):
+        return iter(self.whole())
+
+    def __bool__(self) -> bool:
+        return bool(self.whole())
+
+    def __float__(self) -> float:
+        return float(self.whole())
+
+    def __int__(self) -> int:
+        return int(self.whole())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<ShardedTensor shape={self.shape}, axes={self.axes}, dtype={self.dtype.name}>"
+
+    def __getitem__(self, index):
+        entries = index if isinstance(index, tuple) else (index,)
+        dims = dims_of(entries, self.ndim)
+        if dims is None or any(self.axes[dim] is not None for dim, entry in dims if entry != slice(None)):
+            return self.whole()[index]
+        kept = [None if entry is None else self.axes[dim] for dim, entry in dims if not isinstance(entry, int)]
+        return ShardedTensor(self.local[index], tuple(kept), self.mesh)
+
+
+def dims_of(entries: tuple, ndim: int) -> list[tuple[int, Any]] | None:
+    """Each entry of an index with the dim it is for, all dims included; None for indices by tensors and arrays.
+
+    New dims, which have the entry None, are for no dim, here -1.
+    """
+    if not all(entry is None or entry is Ellipsis or isinstance(entry, (int, slice)) for entry in entries):
+        return None
+    missing = ndim - sum(entry is not None and entry is not Ellipsis for entry in entries)
+    if Ellipsis not in entries:
+        entries = (*entries, Ellipsis)
+    place = entries.index(Ellipsis)
+    entries = (*entries[:place], *[slice(None)] * missing, *entries[place + 1 :])
+    found, dim = [], 0
+    for entry in entries:
+        found.append((-1 if entry is None else dim, entry))
+        dim += entry is not None
+    return found
+
+
+BINARY = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "true_divide",
+    "floordiv": "floor_divide",
+    "mod": "mod",
+    "pow": "power",
+    "matmul": "matmul",
+    "and": "logical_and",
+    "or": "logical_or",
+    "xor": "logical_xor",
+}
+COMPARISONS = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+UNARY = {"neg": "negative", "abs": "absolute", "invert": "logical_not"}
+
+
+def define_operators() -> None:
+    """Gives ShardedTensor Python's operators, each by the operation of Keras's that has rules."""
+
+    def define(name: str, operation: str, is_swapped: bool = False) -> None:
+        def operator(self, *others):
+            return getattr(keras.ops, operation)(*(reversed((self, *others)) if is_swapped else (self, *others)))
+
+        setattr(ShardedTensor, f"__{name}__", operator)
+
+    for name, operation in (BINARY | COMPARISONS | UNARY).items():
+        define(name, operation)
+    for name, operation in BINARY.items():
+        define(f"r{name}", operation, is_swapped=True)
+
+
+define_operators()
