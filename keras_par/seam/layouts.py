@@ -1,6 +1,7 @@
 """Finds the layout that a strategy has for a variable or for a layer's output, and says what is wrong with it."""
 
 import logging
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -71,7 +72,7 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
     mesh = mesh or rank_mesh(layout.device_mesh)
     axes = layout.axes
     wrong = complaint(tuple(shape), axes, mesh.plan)
-    if wrong and "divisible" in wrong and within_attention():
+    if wrong and "divisible" in wrong and (within_attention() or is_replicable(strategy, variable.path)):
         logger.warning("keras-par: '%s' is not divided, because %s", variable.path, wrong)
         return None
     if wrong:
@@ -84,6 +85,11 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
         return None
     variable._layout = layout
     return axes, mesh
+
+
+def is_replicable(strategy: Any, path: str) -> bool:
+    """True if the strategy would rather have a variable whole than refuse one that its axes do not divide evenly."""
+    return any(path == p or re.fullmatch(p, path) for p in getattr(strategy, "replicable_patterns", ()))
 
 
 def within_attention() -> bool:
@@ -102,7 +108,8 @@ def require_matches(strategy: Any, layer_paths: list[str]) -> None:
         return
     paths = [*getattr(strategy, SEEN_PATHS, []), *(f"{path}/output" for path in layer_paths)]
     optional = getattr(strategy, "optional_patterns", ())
-    missing = [pattern for pattern in unmatched(strategy._layout_map, paths) if pattern not in optional]
+    without = unmatched(strategy._layout_map, paths)
+    missing = without if len(without) == len(strategy._layout_map) else [p for p in without if p not in optional]
     if missing:
         alike = ", ".join(f"'{path}'" for path in nearest(missing[0], dict.fromkeys(paths)))
         raise ValueError(
@@ -127,12 +134,10 @@ def distribute_tensor(tensor: Any, layout: Any) -> Any:
     axes = list(layout.axes)
     if steps.current() is not None and axes and axes[0] == mesh.batch_axis:
         axes[0] = None
-    sizes = [
-        size if axis is not None or size is not None else 1 for size, axis in zip(tensor.shape, axes, strict=False)
-    ]
-    wrong = (
-        complaint([*sizes, *tensor.shape[len(sizes) :]], axes, mesh.plan) if None not in sizes else "a size is unknown"
-    )
+    sizes = [1 if size is None else size for size in tensor.shape]
+    wrong = complaint(sizes, axes, mesh.plan)
+    if wrong is None and any(axis and size is None for size, axis in zip(tensor.shape, axes, strict=True)):
+        wrong = "it divides a dim of unknown size"
     if wrong is None and steps.current() is not None and mesh.batch_axis in axes:
         wrong = f"the ranks along '{mesh.batch_axis}' have other rows, so that it can divide dim 0 only"
     if wrong:

@@ -6,6 +6,7 @@ from keras.src.layers.normalization.batch_normalization import BatchNormalizatio
 
 from keras_par.seam import step as steps
 from keras_par.seam.patch import wrap
+from keras_par.sharding.tensor import ShardedTensor
 
 
 def install() -> None:
@@ -18,9 +19,15 @@ def moments(original):
 
     def replacement(self, inputs, mask):
         step = steps.current()
-        if step is None or not self.synchronized:
+        if step is None or not self.synchronized or step.communicator.size == 1:
             return original(self, inputs, mask)
-        return global_moments(step, inputs, mask, self._reduction_axes)
+        if not isinstance(inputs, ShardedTensor):
+            return global_moments(step, inputs, mask, self._reduction_axes)
+        per_channel = tuple(axis for dim, axis in enumerate(inputs.axes) if dim not in self._reduction_axes)
+        if any(inputs.axes[dim] for dim in self._reduction_axes):
+            return global_moments(step, inputs.whole(), mask, self._reduction_axes)
+        mean, variance = global_moments(step, inputs.local, mask, self._reduction_axes)
+        return ShardedTensor(mean, per_channel, inputs.mesh), ShardedTensor(variance, per_channel, inputs.mesh)
 
     return replacement
 

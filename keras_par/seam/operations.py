@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import inspect
 import types
 from collections.abc import Callable
@@ -11,12 +12,13 @@ import keras
 import tensorflow as tf
 from keras.src import backend, tree
 from keras.src.backend.common import global_state
-from keras.src.backend.tensorflow import core, linalg, math, nn, numpy, random, rnn
+from keras.src.backend.tensorflow import core, linalg, math, nn, numpy, random
 
+from keras_par.seam.patch import wrap
 from keras_par.seam.views import is_sharded, made_whole, sharded
 from keras_par.sharding.rules.table import RULES
 from keras_par.sharding.shared import remember_by
-from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.tensor import BINARY, COMPARISONS, ShardedTensor
 
 # Functions that call others in a loop, where a collective could not be named apart from itself.
 LOOPS = ("scan", "while_loop", "fori_loop", "map", "vectorized_map", "associative_scan", "rnn")
@@ -27,7 +29,10 @@ UNTOUCHED = ("is_tensor", "name_scope", "device_scope", "compute_output_spec", "
 def install() -> None:
     """Wraps the functions of Keras's TensorFlow backend, the first time that something is sharded."""
     remember_by(memory_of_call)
+    for name in (*BINARY, *COMPARISONS):
+        wrap(tf.Tensor, f"__{name}__", left_operand)
     replaced: dict[Any, Callable] = {}
+    rnn = importlib.import_module("keras.src.backend.tensorflow.rnn")  # hidden by a function of this name
     for module in (core, linalg, math, nn, numpy, random, rnn):
         room = module.__name__.rsplit(".", 1)[-1]
         for name, function in list(vars(module).items()):
@@ -62,6 +67,15 @@ def wrapped(original: Callable, name: str, rule: Callable | None) -> Callable:
         while len(args) == 0 and kwargs:
             args.append(kwargs.pop(parameters[0]))
         return rule(original, *args, **kwargs)
+
+    return replacement
+
+
+def left_operand(original: Callable) -> Callable:
+    """An operator of TensorFlow's tensors that leaves a sharded right operand to that one's own operator."""
+
+    def replacement(self, other):
+        return NotImplemented if isinstance(other, ShardedTensor) else original(self, other)
 
     return replacement
 

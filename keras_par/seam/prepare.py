@@ -100,8 +100,8 @@ def compare(binding: Binding, model: keras.Model, variables: list[keras.Variable
         if other is not None:
             raise AgreedValueError(
                 f"keras-par: the ranks gave variable '{divided[other].path}' of model '{model.name}' other initial "
-                "values, of which each holds a part only: call keras.utils.set_random_seed with the same number on all ranks "
-                "before the model is built, and load weights on all ranks."
+                "values, of which each holds a part only: set the same seed on every rank by "
+                "keras.utils.set_random_seed before the model is built, and load weights on all ranks."
             )
 
 

@@ -100,13 +100,12 @@ def clip_gradients(original):
             return original(self, grads)
         squares = whole_squares(grads, variables)
         if by_norm:
-            return [
-                None if g is None else times(g, norm_scale(s, by_norm)) for g, s in zip(grads, squares, strict=True)
-            ]
+            scales = [None if square is None else norm_scale(square, by_norm) for square in squares]
+            return [None if g is None else times(g, s, is_sparse=True) for g, s in zip(grads, scales, strict=True)]
         norm = tf.sqrt(tf.add_n([square for square in squares if square is not None]))
         # As Keras has it: infinite and NaN norms make the gradients NaN.
         scale = by_global_norm * tf.minimum(1.0 / norm, 1.0 / by_global_norm) + (norm - norm)
-        return [None if g is None else times(g, scale) for g in grads]
+        return [None if g is None else times(g, scale, is_sparse=False) for g in grads]
 
     return replacement
 
@@ -117,11 +116,12 @@ def norm_scale(square: tf.Tensor, clipnorm: float) -> tf.Tensor:
     return tf.where(norm > clipnorm, clipnorm / norm, tf.ones_like(norm))
 
 
-def times(gradient: Any, scale: tf.Tensor) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
+def times(gradient: Any, scale: tf.Tensor, is_sparse: bool) -> Any:
+    """The gradient scaled; with `is_sparse` False gradients of single rows become dense, as in Keras's global norm."""
+    if isinstance(gradient, tf.IndexedSlices) and is_sparse:
         values = gradient.values * tf.cast(scale, gradient.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(scale, gradient.dtype)
+    return tf.convert_to_tensor(gradient) * tf.cast(scale, gradient.dtype)
 
 
 def whole_squares(grads: list, variables: list) -> list:

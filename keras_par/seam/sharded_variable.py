@@ -20,7 +20,7 @@ from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
 
 
-class ShardedVariable(Variable):
+class ShardedVariable(keras.Variable):
     """A variable whose shape is the whole's and whose `value` is a ShardedTensor.
 
     Variables become one when they are made with a layout that divides them: they hold this rank's slice of what the

@@ -6,11 +6,14 @@ from typing import Literal, NamedTuple
 import keras
 
 from keras_par.plan.fingerprint import canonical_names
-from keras_par.seam.binding import optimizers_of
+from keras_par.plan.layout import Axes
+from keras_par.seam.binding import is_summed, optimizers_of
 from keras_par.seam.metrics import is_float, layer_state, layers
+from keras_par.seam.views import is_sharded
 
-# How the values of several ranks make one process's: they are the "same", add up ("sum"), are averaged ("mean"), only
-# rank 0's counts ("first"), or differ by the rank in their first number ("seed").
+# How the values of ranks with other rows make one process's: they are the "same", add up ("sum"), are averaged
+# ("mean"), only the first's counts ("first"), or differ by the place among the data in their first number ("seed").
+# Ranks of one place have equal values, or other parts of one. Parts that ranks with other rows have are the "same".
 AcrossRanks = Literal["same", "sum", "mean", "first", "seed"]
 Section = Literal["model", "optimizer", "metrics"]
 
@@ -21,6 +24,11 @@ class Entry(NamedTuple):
     name: str
     variable: keras.Variable
     across_ranks: AcrossRanks
+
+    @property
+    def axes(self) -> Axes:
+        """For each dim the axis of the mesh that divides it, or None; empty for a variable that is not divided."""
+        return self.variable.axes if is_sharded(self.variable) else ()
 
 
 def entries(model: keras.Model, section: Section) -> list[Entry]:
@@ -53,7 +61,8 @@ def named(section: Section, variables: list[keras.Variable], across_ranks) -> li
     for name, variable in zip(names, variables, strict=True):
         number = found[name] = found.get(name, -1) + 1
         suffix = f"~{number}" if number else ""
-        result.append(Entry(f"{section}/{name}{suffix}", variable, across_ranks(variable)))
+        how: AcrossRanks = "same" if is_summed(variable) else across_ranks(variable)
+        result.append(Entry(f"{section}/{name}{suffix}", variable, how))
     return result
 
 
@@ -66,5 +75,8 @@ def state_of(model: keras.Model) -> list[keras.Variable]:
 
 
 def is_partial(variable: keras.Variable) -> bool:
-    """True for gradients that are being accumulated, of which each rank holds its own rows' part."""
-    return variable.name.endswith("gradient_accumulator")
+    """True for gradients that are being accumulated, of which each rank holds its own rows' part.
+
+    Those of a variable that ranks with other rows divide among themselves have been summed over the rows.
+    """
+    return variable.name.endswith("gradient_accumulator") and not is_summed(variable)

@@ -289,7 +289,8 @@ def whole_predictions(binding: bindings.Binding, function):
         for batch in data:
             if not isinstance(batch, KINDS):
                 batch = cut(tree.map_structure(tf.convert_to_tensor, batch), communicator.size, communicator.rank)
-            parts = tree.map_structure(tf.convert_to_tensor, function([batch.batch]))
+            with binding.scope(), Step(binding, *rows_of(communicator, batch), thin=False).current():
+                parts = tree.map_structure(tf.convert_to_tensor, function([batch.batch]))
             count = batch.local if isinstance(batch, ThinShard) else None
             flat = [gather(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]
             outputs.append(tree.pack_sequence_as(parts, flat))

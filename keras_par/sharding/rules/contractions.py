@@ -66,6 +66,25 @@ def conv(original, inputs, kernel, strides=1, padding="valid", data_format=None,
     )
 
 
+def conv_transpose(
+    original, inputs, kernel, strides=1, padding="valid", output_padding=None, data_format=None, dilation_rate=1
+):
+    """As a convolution; the kernel's last two dims are the other way round."""
+    spatial = len(inputs.shape) - 2
+    options = {"strides": strides, "padding": padding, "data_format": data_format, "dilation_rate": dilation_rate}
+    options["output_padding"] = output_padding
+    if (data_format or keras.config.image_data_format()) != "channels_last":
+        return original(whole(inputs), whole(kernel), **options)
+    places, taps = [f"s{i}" for i in range(spatial)], [f"t{i}" for i in range(spatial)]
+    return compute(
+        lambda inputs, kernel: original(inputs, kernel, **options),
+        [inputs, kernel],
+        [("b", *places, "i"), (*taps, "o", "i")],
+        ("b", *places, "o"),
+        undivided=[*places, *taps],
+    )
+
+
 def depthwise_conv(original, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
     """Each rank has the outputs of its input channels. Costs nothing forward."""
     spatial = len(inputs.shape) - 2

@@ -33,6 +33,7 @@ RULES: dict[str, Callable] = {
     "nn.binary_crossentropy": losses.binary_crossentropy,
     "nn.categorical_crossentropy": losses.categorical_crossentropy,
     "nn.conv": contractions.conv,
+    "nn.conv_transpose": contractions.conv_transpose,
     "nn.depthwise_conv": contractions.depthwise_conv,
     "nn.dot_product_attention": contractions.dot_product_attention,
     "nn.log_softmax": reductions.log_softmax,
