@@ -1,9 +1,13 @@
 """What the ranks of a pool do for the tests of model parallelism."""
 
+import contextlib
+
 import keras
 import numpy as np
 
+from tests import training_cases
 from tests.layout_cases import LAYOUT_CASES
+from tests.training_cases import TRAININGS
 
 NUM_EPOCHS = 2  # of 5 steps, the last of which has 11 rows instead of 16
 
@@ -13,45 +17,70 @@ OPTIMIZERS = {
 }
 
 
-def train_plain(name: str, optimizer: str, **options) -> dict:
-    """Trains a case by Keras as it is, in one process."""
-    return fit(name, optimizer, **options)
+def train_plain(name: str, optimizer: str) -> dict:
+    """Trains a case of a layout by Keras as it is, in one process."""
+    case = LAYOUT_CASES[name]
+    return fit(case.model, OPTIMIZERS[optimizer], case.data())
 
 
-def train_divided(name: str, optimizer: str, mesh: tuple[int, ...], **options) -> dict:
-    """Trains a case on a mesh, with what each rank holds and sends."""
+def train_divided(name: str, optimizer: str, mesh: tuple[int, ...]) -> dict:
+    """Trains a case of a layout on a mesh."""
+    case = LAYOUT_CASES[name]
+    with dividing(case.layout, mesh) as about:
+        return {**fit(case.model, OPTIMIZERS[optimizer], case.data()), **about}
+
+
+def train_plain_so(name: str) -> dict:
+    """Trains in a way of the table by Keras as it is, in one process."""
+    training = TRAININGS[name]
+    keras.config.set_dtype_policy(training.policy)
+    return fit(
+        lambda: training_cases.network(**training.model), training.optimizer, training_cases.data(), **training.compile
+    )
+
+
+def train_divided_so(name: str, mesh: tuple[int, ...]) -> dict:
+    """Trains in a way of the table on a mesh."""
+    pattern = None if TRAININGS[name].model.get("table", True) else ".*table/embeddings"
+    layout = {key: axes for key, axes in training_cases.LAYOUT.items() if key != pattern}
+    with dividing(layout, mesh) as about:
+        return {**train_plain_so(name), **about}
+
+
+@contextlib.contextmanager
+def dividing(layout: dict[str, tuple], mesh: tuple[int, ...]):
+    """A strategy's scope, in which collectives are counted; gives what is known about the rank."""
     import keras_par as kp
     from keras_par.comm import world
     from keras_par.comm.counting import CountingCommunicator
 
     layout_map = keras.distribution.LayoutMap(keras.distribution.DeviceMesh(mesh, ("batch", "model")))
-    for pattern, axes in LAYOUT_CASES[name].layout.items():
+    for pattern, axes in layout.items():
         layout_map[pattern] = axes
     strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
     counting = CountingCommunicator(world.current())
     before = world.replace(counting)
     try:
         with strategy.scope():
-            result = fit(name, optimizer, **options)
+            yield {"rank": kp.rank(), "size": kp.size(), "sent": counting.calls}
     finally:
         world.replace(before)
-    sent = [(call.kind, call.name, call.num_bytes, call.size) for call in counting.calls]
-    return {**result, "sent": sent, "rank": kp.rank(), "size": kp.size()}
 
 
-def fit(name: str, optimizer: str, **options) -> dict:
-    case = LAYOUT_CASES[name]
+def fit(build, optimizer, data, **options) -> dict:
+    """Trains 10 steps, then what came of it and how much of it this rank holds."""
     keras.utils.set_random_seed(11)
-    model = case.model()
+    model = build()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(OPTIMIZERS[optimizer](), loss, metrics=["accuracy"], **options)
-    x, y = case.data()
+    model.compile(optimizer(), loss, metrics=["accuracy"], **options)
+    x, y = data
     history = model.fit(x, y, batch_size=16, epochs=NUM_EPOCHS, verbose=0)
     slots = [variable for variable in model.optimizer.variables if len(variable.shape)]
     held = [getattr(variable, "local_shape", tuple(variable.shape)) for variable in (*model.weights, *slots)]
     return {
         "logs": history.history,
         "weights": model.get_weights(),
+        "slots": [np.asarray(slot) for slot in slots if not slot.name.endswith("gradient_accumulator")],
         "predictions": model.predict(x[:13], batch_size=8, verbose=0),
         "evaluated": model.evaluate(x, y, batch_size=16, verbose=0),
         "held": sum(int(np.prod(shape)) for shape in held),

@@ -19,6 +19,7 @@ def install() -> None:
         epoch,
         loss,
         metrics,
+        model_files,
         normalization,
         optimizer,
         sharded_optimizer,
@@ -28,5 +29,6 @@ def install() -> None:
     )
 
     sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
-    for part in (*sharding, binding, devices, loss, metrics, normalization, optimizer, epoch, trainer, stock_callbacks):
+    files = (model_files, stock_callbacks)
+    for part in (*sharding, binding, devices, loss, metrics, normalization, optimizer, epoch, trainer, *files):
         part.install()

@@ -43,6 +43,7 @@ def install() -> None:
     wrap(TFOptimizer, "add_variable_from_reference", add_variable_from_reference)
     wrap(TFOptimizer, "_var_key", var_key)
     wrap(TFOptimizer, "_backend_update_step", update_step)
+    wrap(TFOptimizer, "_overwrite_model_variables_with_average_value", overwrite_with_average)
     for name in ("assign", "assign_add", "assign_sub"):
         wrap(TFOptimizer, name, lambda original, name=name: assign(original, name))
 
@@ -189,6 +190,16 @@ def update_step(original):
                 if is_sharded(variable):
                     grad = ShardedTensor(tf.convert_to_tensor(grad), variable.axes, variable.mesh)
                 self.update_step(grad, variable, learning_rate)
+
+    return replacement
+
+
+def overwrite_with_average(original):
+    """Shards get the averages of shards."""
+
+    def replacement(self, trainable_variables):
+        with local_view():
+            return original(self, trainable_variables)
 
     return replacement
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.sharding.names import within_step
 
 
 class Step:
@@ -67,7 +68,8 @@ class Step:
         """Makes this the step that `current()` returns."""
         token = _current.set(self)
         try:
-            yield self
+            with within_step():
+                yield self
         finally:
             _current.reset(token)
 

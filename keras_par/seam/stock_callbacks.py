@@ -7,8 +7,6 @@ too, is left alone, except where Keras's methods call it.
 import contextlib
 import contextvars
 import os
-from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -16,11 +14,11 @@ import tensorflow as tf
 from keras.callbacks import BackupAndRestore, RemoteMonitor, TensorBoard
 from keras.src.utils import file_utils, io_utils
 
+from keras_par.seam import model_files, writers
 from keras_par.seam import run as runs
-from keras_par.seam import writers
 from keras_par.seam.patch import wrap, wrap_property
 from keras_par.seam.prepare import separate_seeds, take_state_of_rank_0
-from keras_par.seam.state import is_partial, state_of
+from keras_par.seam.state import state_of
 
 _acting: contextvars.ContextVar[Any] = contextvars.ContextVar("keras_par_acting", default=None)  # a stock callback
 
@@ -103,43 +101,38 @@ def saves_once(original):
     """Saves a model on one rank for a stock callback, with gradients accumulated on all ranks.
 
     Where a class of Keras's itself saves, which all ranks do alike, that costs one all-reduce of the gradients that
-    are accumulated, if there are any; a subclass saves what the writing rank has.
+    are accumulated, if there are any; a subclass saves what the writing rank has. Of a model that is divided rank 0
+    writes, and all ranks take part; see `model_files.together`.
+
+    Raises:
+        ValueError: the model is divided, and not all ranks have the callback.
     """
 
     def replacement(self, *args, **kwargs):
         run, callback = runs.current(), _acting.get()
         if run is None or callback is None:
             return original(self, *args, **kwargs)
-        alike = type(callback) in writers.STOCK and run.model is self and writers.is_everywhere(callback, run.heard)
-        with whole_accumulators(run) if alike else contextlib.nullcontext():
+        is_apart = getattr(callback, "every_rank_writes", False)
+        is_everywhere = writers.is_everywhere(callback, run.heard)
+        if model_files.divided(self):
+            if not is_everywhere and not is_apart:
+                raise ValueError(
+                    f"keras-par: {type(callback).__name__} is not on all ranks, but model '{self.name}' is divided, so "
+                    "that none can save it alone: give fit the same callbacks on every rank."
+                )
+            return original(self, *args, **kwargs)
+        alike = type(callback) in writers.STOCK and run.model is self and is_everywhere
+        with model_files.whole_accumulators(self, run.binding.data) if alike else contextlib.nullcontext():
             return None if is_written_elsewhere(callback) else original(self, *args, **kwargs)
 
     return replacement
 
 
-@contextlib.contextmanager
-def whole_accumulators(run: runs.Run) -> Iterator[None]:
-    """Within, the gradients accumulated so far are those of all ranks. Costs one all-reduce of them, for each dtype."""
-    partial = [variable for variable in state_of(run.model) if is_partial(variable)]
-    own = [tf.identity(variable.value) for variable in partial]
-    dtypes: defaultdict[str, list[int]] = defaultdict(list)
-    for i, variable in enumerate(partial):
-        dtypes[variable.dtype].append(i)
-    for dtype, members in dtypes.items():
-        totals = run.communicator.all_reduce([own[i] for i in members], f"kp.accumulators.{dtype}")
-        for i, total in zip(members, totals, strict=True):
-            partial[i].assign(total)
-    try:
-        yield
-    finally:
-        for variable, value in zip(partial, own, strict=True):
-            variable.assign(value)
-
-
 def restore_together(original):
     """Restores rank 0's backup on all ranks, of which the others look at no file.
 
-    Costs two all-gathers of a few bytes, and one broadcast for each 64 MB of state.
+    Costs two all-gathers of a few bytes, and one broadcast for each 64 MB of state; of a model that is divided, see
+    `model_files.together`.
     """
 
     def replacement(self, logs=None):
@@ -149,9 +142,13 @@ def restore_together(original):
             return
         model, communicator = run.model, run.communicator
         before, model._initial_epoch = model._initial_epoch, None
-        if communicator.rank == 0:
-            original(self, logs)
         optimizer = model.optimizer
+        if model_files.divided(model):
+            if optimizer is not None and not optimizer.built:
+                optimizer.build(model.trainable_variables)
+            model_files.together(model, "BackupAndRestore", lambda: original(self, logs))
+        elif communicator.rank == 0:
+            original(self, logs)
         own = [model._initial_epoch, optimizer is not None and optimizer.built]
         epoch, built = communicator.all_gather_object(own, "kp.restored")[0]
         model._initial_epoch = before if epoch is None else epoch

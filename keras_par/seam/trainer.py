@@ -22,6 +22,7 @@ from keras_par.seam.patch import wrap
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
 from keras_par.seam.stock_callbacks import acts_on_all_ranks
+from keras_par.seam.views import sharded
 
 
 def install() -> None:
@@ -179,11 +180,8 @@ def make_function(original):
             return beating(self, function, is_common=is_alone(), is_marked=False)
         compiled = self.jit_compile and can_compile(self, step_function)
         # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
-        asked, self._jit_compile = self._jit_compile, False
-        try:
+        with without_xla(self):
             function = original(self, marked(distributed_step(self, binding, step_function, compiled)))
-        finally:
-            self._jit_compile = asked
 
         def with_global_logs(iterator):
             logs = function(iterator)
@@ -195,21 +193,31 @@ def make_function(original):
     return replacement
 
 
+@contextlib.contextmanager
+def without_xla(model: keras.Model):
+    """Builds functions that XLA does not compile, whatever the model was compiled with."""
+    asked, model._jit_compile = model._jit_compile, False
+    try:
+        yield
+    finally:
+        model._jit_compile = asked
+
+
 def is_alone() -> bool:
     """True in a job of one rank."""
     return world.is_started() and world.current().size == 1
 
 
 def can_compile(model: keras.Model, step_function) -> bool:
-    """True if XLA may compile this step: it must be Keras's own, which applies gradients once, at its end."""
+    """True if XLA may compile this step: no collective in it, and Keras's own, which applies gradients at its end."""
     own = (TensorFlowTrainer.train_step, TensorFlowTrainer.test_step)
-    if getattr(step_function, "__func__", step_function) in own:
+    if sharded(model.variables):
+        reason = "its variables are divided, so that its layers need other ranks' shards"
+    elif getattr(step_function, "__func__", step_function) in own:
         return True
-    warnings.warn(
-        f"keras-par: jit_compile=True is ignored for '{model.name}', because it has a {step_function.__name__} of "
-        "its own, which may need other ranks' gradients halfway.",
-        stacklevel=2,
-    )
+    else:
+        reason = f"it has a {step_function.__name__} of its own, which may need other ranks' gradients halfway"
+    warnings.warn(f"keras-par: jit_compile=True is ignored for '{model.name}', because {reason}.", stacklevel=2)
     return False
 
 
@@ -270,8 +278,9 @@ def make_predict_function(original):
 
     def replacement(self, force=False):
         fresh = self.predict_function is None or force
-        result = original(self, force)
         binding = bindings.of(self)
+        with without_xla(self) if binding is not None and sharded(self.variables) else contextlib.nullcontext():
+            result = original(self, force)
         if binding is not None and fresh:
             whole = whole_predictions(binding, self.predict_function)
             self.predict_function = beating(self, whole, is_common=True, is_marked=False)

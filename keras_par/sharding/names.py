@@ -1,8 +1,12 @@
 """Names for collectives that are the same on every rank: numbered in the order in which a graph is traced."""
 
+import contextlib
+import contextvars
 import itertools
 import weakref
 from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,19 +16,35 @@ LOOPS = ("WhileBodyFuncGraph", "WhileCondFuncGraph")
 _numbers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # graph -> kind -> iterator of numbers
 
 
+_step: contextvars.ContextVar[Any] = contextvars.ContextVar("keras_par_step_graph", default=None)
+
+
+@contextlib.contextmanager
+def within_step() -> Iterator[None]:
+    """Around the tracing of a step, which may itself be in a loop: the weights make one run wait for the one before."""
+    token = _step.set(None if tf.executing_eagerly() else tf.compat.v1.get_default_graph())
+    try:
+        yield
+    finally:
+        _step.reset(token)
+
+
 def unique(kind: str) -> str:
     """The next name for a collective of this kind in the graph being traced; eagerly, where one follows another, one.
 
-    Graphs inside others, as branches and loop bodies are, count with the outermost, beside which they run.
+    Graphs inside others, as branches are, count with the one of the step, or else the outermost, beside which they run.
+
+    Raises:
+        ValueError: the graph is in a loop within the step.
     """
     if tf.executing_eagerly():
         return f"kp.{kind}"
     graph = tf.compat.v1.get_default_graph()
-    while True:
+    while graph is not _step.get():
         if type(graph).__name__ in LOOPS:
             raise ValueError(
-                "keras-par: a sharded tensor is used within a loop, where ranks cannot talk: make it whole before "
-                "the loop by tf.convert_to_tensor(tensor)."
+                "keras-par: a sharded tensor is used within a loop of a graph, where ranks cannot talk: make it whole "
+                "before the loop by tf.convert_to_tensor(tensor)."
             )
         if not hasattr(getattr(graph, "outer_graph", None), "outer_graph"):
             break
