@@ -21,10 +21,16 @@ class Communicator(abc.ABC):
     """
 
     engine: str
+    ranks: tuple[int, ...]  # those that take part, by their numbers in the job
     rank: int
     size: int
     local_rank: int
     local_size: int
+
+    @property
+    def has_groups(self) -> bool:
+        """True if ranks may be in collectives that others have no part in."""
+        return False
 
     @abc.abstractmethod
     def all_reduce(self, tensors: Sequence[tf.Tensor], name: str, op: ReduceOp = "sum") -> list[tf.Tensor]:

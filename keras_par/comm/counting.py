@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from keras_par.comm import place
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.wrapped import WrappedCommunicator
 
@@ -15,7 +16,15 @@ class Call:
     kind: str
     name: str
     num_bytes: int | None  # None where a shape is not known while tracing
-    size: int  # number of ranks that take part
+    shapes: tuple[tuple[int | None, ...], ...]
+    ranks: tuple[int, ...]  # those that take part
+    layer: str  # the path of the layer that asked for it, empty outside of layers
+    source: str  # the line of code that did, as "dense.py:132"
+
+    @property
+    def size(self) -> int:
+        """Number of ranks that take part."""
+        return len(self.ranks)
 
 
 class CountingCommunicator(WrappedCommunicator):
@@ -26,9 +35,12 @@ class CountingCommunicator(WrappedCommunicator):
         self.calls: list[Call] = [] if calls is None else calls
 
     def _pass(self, kind, name, collective, tensors):
-        sizes = [num_bytes(tf.convert_to_tensor(tensor)) for tensor in tensors]
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        sizes = [num_bytes(tensor) for tensor in tensors]
         known = [size for size in sizes if size is not None]
-        self.calls.append(Call(kind, name, sum(known) if len(known) == len(sizes) else None, self.size))
+        total = sum(known) if len(known) == len(sizes) else None
+        shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
+        self.calls.append(Call(kind, name, total, shapes, self.ranks, *place.current()))
         return collective(tensors)
 
     def _wrapped(self, group):

@@ -6,6 +6,7 @@ import socketserver
 import threading
 import time
 import uuid
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,6 +15,7 @@ from keras_par.comm.communicator import Communicator
 
 ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
 HEARD_SECONDS = 3.0  # how long it then stays, so that the others can ask what happened
+LEAVE_SECONDS = 10.0  # how long a rank that is done waits for those that are not
 
 # What Horovod's operations say when another rank has left the job: by shutdown, or by losing its connection.
 SIGNS_OF_LEAVING = ("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting")
@@ -34,6 +36,7 @@ class FailureBoard:
         self._round = 0  # grows when all ranks have failed alike and may go on
         self._entries: list[tuple[int, int, str]] = []  # rank 0's: (round, rank, failure) in the order of arrival
         self._heard: set[int] = set()  # rank 0's: who has read a failure
+        self._done: set[int] = set()  # rank 0's: who is about to leave
         self._lock = threading.Lock()
         self._server: socketserver.ThreadingTCPServer | None = None
         own = self._serve(communicator) if self._rank == 0 else None
@@ -58,6 +61,21 @@ class FailureBoard:
         while self._server and self._entries and len(self._heard) < self._size and time.monotonic() < deadline:
             time.sleep(0.05)
 
+    def wait_until_done(self) -> None:
+        """Returns once every rank has called it or rank 0 has left, at the latest after LEAVE_SECONDS."""
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while time.monotonic() < deadline:
+            missing = self._note_done(self._rank) if self._server else self._send(done=self._rank)
+            if not missing:
+                return
+            time.sleep(0.02)
+
+    def _note_done(self, rank: int) -> int:
+        """Notes that a rank is about to leave; returns how many are not."""
+        with self._lock:
+            self._done.add(rank)
+            return self._size - len(self._done)
+
     def _serve(self, communicator: Communicator) -> tuple[str, int, str]:
         one_host = communicator.local_size == communicator.size
         host = "127.0.0.1" if one_host else socket.gethostbyname(socket.gethostname())
@@ -67,7 +85,8 @@ class FailureBoard:
             def handle(self):
                 request = json.loads(self.rfile.readline())
                 if request.pop("token") == token:
-                    self.wfile.write(json.dumps(board._enter(**request)).encode())
+                    answer = board._note_done(request["done"]) if "done" in request else board._enter(**request)
+                    self.wfile.write(json.dumps(answer).encode())
 
         token = uuid.uuid4().hex
         self._server = socketserver.ThreadingTCPServer((host, 0), Handler)
@@ -88,14 +107,18 @@ class FailureBoard:
     def _ask(self, failure: str | None) -> list[tuple[int, str]]:
         if self._server:
             return self._enter(self._round, self._rank, failure)
+        answer = self._send(round_=self._round, rank=self._rank, failure=failure)
+        return [tuple(entry) for entry in answer or []]
+
+    def _send(self, **request) -> Any:
+        """Rank 0's answer to a request, None if it is gone."""
         try:
             with socket.create_connection(self._address, timeout=HEARD_SECONDS) as connection:
-                request = {"token": self._token, "round_": self._round, "rank": self._rank, "failure": failure}
-                connection.sendall(json.dumps(request).encode() + b"\n")
+                connection.sendall(json.dumps({"token": self._token, **request}).encode() + b"\n")
                 answer = connection.makefile().read()
         except OSError:
-            return []
-        return [tuple(entry) for entry in json.loads(answer)] if answer else []
+            return None
+        return json.loads(answer) if answer else None
 
 
 _board: FailureBoard | None = None
@@ -106,6 +129,15 @@ def start(communicator: Communicator) -> None:
     global _board
     if communicator.size > 1:
         _board = FailureBoard(communicator)
+
+
+def leave_together() -> None:
+    """Where ranks may be in collectives of a group, waits for the others: the first that leaves ends all collectives.
+
+    Waits LEAVE_SECONDS at most, so that a rank that ends while others train ends them, too. Costs no collective.
+    """
+    if _board is not None and world.is_started() and world.current().has_groups:
+        _board.wait_until_done()
 
 
 def explain(error: Exception) -> Exception:

@@ -48,7 +48,7 @@ class HorovodCollectives(Communicator):
     """
 
     def __init__(self, operations: Any, engine: str, ranks: tuple[int, ...], process_set: Any):
-        self._ops, self.engine, self._ranks, self._set = operations, engine, ranks, process_set
+        self._ops, self.engine, self.ranks = operations, engine, ranks
         self._traced: dict[tuple, Any] = {}  # functions that run one collective
         self.rank, self.size = ranks.index(self._ops.rank()), len(ranks)
         self.local_rank, self.local_size = self._ops.local_rank(), self._ops.local_size()
@@ -101,7 +101,7 @@ class HorovodCollectives(Communicator):
     def broadcast(self, tensors, name, root_rank=0):
         def operation(*tensors):
             return [
-                self._ops.broadcast(tensor, self._ranks[root_rank], name=f"{name}.{i}", **self._common)
+                self._ops.broadcast(tensor, self.ranks[root_rank], name=f"{name}.{i}", **self._common)
                 for i, tensor in enumerate(tensors)
             ]
 
@@ -149,6 +149,11 @@ class HorovodCommunicator(HorovodCollectives):
         operations.init()
         super().__init__(operations, engine, tuple(range(operations.size())), operations.global_process_set)
         self._groups: dict[tuple[int, ...], HorovodCollectives | None] = {}
+
+    @property
+    def has_groups(self) -> bool:
+        """True once a group of several ranks was made."""
+        return bool(self._groups)
 
     def group(self, groups):
         own = next(tuple(ranks) for ranks in groups if self.rank in ranks)

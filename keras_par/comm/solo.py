@@ -7,6 +7,7 @@ class SoloCommunicator(Communicator):
     """One rank; every collective is the identity."""
 
     engine = "solo"
+    ranks = (0,)
     rank = local_rank = 0
     size = local_size = 1
 

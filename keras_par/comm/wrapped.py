@@ -15,8 +15,13 @@ class WrappedCommunicator(Communicator):
 
     def __init__(self, inner: Communicator):
         self.inner = inner
-        self.engine, self.rank, self.size = inner.engine, inner.rank, inner.size
+        self.engine, self.ranks, self.rank, self.size = inner.engine, inner.ranks, inner.rank, inner.size
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
+
+    @property
+    def has_groups(self) -> bool:
+        """As `inner` has it."""
+        return self.inner.has_groups
 
     @abc.abstractmethod
     def _pass(self, kind: str, name: str, collective: Collective, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -1,5 +1,6 @@
 """`kp.init()` and what it starts: communication, this rank's device, a shared seed, the hooks in Keras."""
 
+import atexit
 import os
 import random
 import sys
@@ -40,6 +41,7 @@ def init(engine: str | None = None) -> None:
     if first:
         take_gpu(communicator, device)
         failures.start(communicator)
+        atexit.register(failures.leave_together)
         share_seed(communicator)
         sys.excepthook = tell_before(sys.excepthook)
 

@@ -12,6 +12,7 @@ COMMANDS = {
     "install-horovod": "keras_par.launch.install_horovod",
     "doctor": "keras_par.doctor.command",
     "report": "keras_par.report.command",
+    "plan": "keras_par.planning.command",
 }
 
 

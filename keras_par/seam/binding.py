@@ -11,6 +11,7 @@ from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, scaled, sum_gradients
 from keras_par.seam.layouts import mesh_of
 from keras_par.seam.patch import wrap
@@ -48,6 +49,7 @@ class Binding:
         self.strategy = strategy
         self.options = options
         self.prepared = False  # initial state was compared and broadcast
+        self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
 
     @property
     def communicator(self) -> Communicator:
@@ -91,6 +93,20 @@ class Binding:
     def is_distributed(self) -> bool:
         return self.communicator.size > 1
 
+    @contextlib.contextmanager
+    def counted(self, method: str):
+        """Within it collectives are noted as those of a step, if its graph is being traced for the first time."""
+        if tf.executing_eagerly() or method in self.collectives:
+            yield
+            return
+        counting = CountingCommunicator(self.communicator)
+        before = world.replace(counting)
+        try:
+            yield
+        finally:
+            world.replace(before)
+        self.collectives[method] = counting.calls
+
     def weight(self, step: Step, dtype) -> tf.Tensor:
         """What this rank's loss or gradients are multiplied by, so that the sum over ranks is the reduction."""
         return self.times(step.share(dtype))
@@ -121,9 +137,14 @@ def is_summed(variable) -> bool:
     return is_sharded(variable) and variable.mesh.batch_axis in variable.axes
 
 
+def bound(model: keras.Model) -> Binding | None:
+    """The binding of a model, whatever the number of ranks."""
+    return getattr(model, ATTRIBUTE, None)
+
+
 def of(model: keras.Model) -> Binding | None:
     """The binding of a model, None where there is none or only one rank."""
-    binding = getattr(model, ATTRIBUTE, None)
+    binding = bound(model)
     return binding if binding is not None and world.is_started() and binding.is_distributed else None
 
 

@@ -92,6 +92,12 @@ def is_replicable(strategy: Any, path: str) -> bool:
     return any(path == p or re.fullmatch(p, path) for p in getattr(strategy, "replicable_patterns", ()))
 
 
+def said_by(strategy: Any, path: str) -> str | None:
+    """The pattern of a strategy's layout map that is for a path, None if there is none."""
+    patterns = () if mesh_of(strategy) is None else tuple(strategy._layout_map)
+    return next((pattern for pattern in patterns if pattern == path or re.fullmatch(pattern, path)), None)
+
+
 def within_attention() -> bool:
     """True while an attention layer of Keras's builds its parts."""
     stack = global_state.get_global_attribute("name_scope_stack") or []
@@ -127,7 +133,8 @@ def distribute_tensor(tensor: Any, layout: Any) -> Any:
     Raises:
         ValueError: the layout does not fit the tensor's shape, or would divide rows of a step in another way.
     """
-    if in_symbolic_scope() or layout.device_mesh is None or not world.is_started() or world.current().size == 1:
+    is_unsaid = layout.device_mesh is None or len(layout.axes) == 0
+    if in_symbolic_scope() or is_unsaid or not world.is_started() or world.current().size == 1:
         return tensor
     mesh = rank_mesh(layout.device_mesh)
     operations.install()

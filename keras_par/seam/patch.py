@@ -37,5 +37,6 @@ def marked(original: Callable, make: Callable[[Callable], Callable]) -> Callable
     return replacement
 
 
-def full_name(make: Callable) -> str:
-    return f"{make.__module__}.{make.__qualname__}"
+def full_name(make: Any) -> str:
+    function = getattr(make, "func", make)  # of a partial
+    return f"{function.__module__}.{function.__qualname__}"

@@ -125,9 +125,10 @@ def take_state_of_rank_0(binding: Binding, variables: list[keras.Variable], whol
     own = [variable for variable in variables if not is_partial(variable)]
     broadcast_variables([v for v in own if not is_sharded(v)], communicator=binding.communicator)
     with local_view():
-        for axis in binding.mesh.plan.axis_names if binding.mesh else ():
+        mesh = binding.mesh
+        for axis in mesh.plan.axis_names if mesh else ():
             alike = [variable for variable in sharded(own) if axis not in variable.axes]
-            broadcast_variables(alike, communicator=binding.mesh.along(axis))
+            broadcast_variables(alike, communicator=mesh.along(axis))  # type: ignore[union-attr]
         if whole and binding.data.rank != 0:
             for variable in filter(is_partial, variables):
                 variable.assign(tf.zeros_like(variable.value))

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import functools
 from typing import Any
 
 import keras
@@ -45,7 +46,7 @@ def install() -> None:
     wrap(TFOptimizer, "_backend_update_step", update_step)
     wrap(TFOptimizer, "_overwrite_model_variables_with_average_value", overwrite_with_average)
     for name in ("assign", "assign_add", "assign_sub"):
-        wrap(TFOptimizer, name, lambda original, name=name: assign(original, name))
+        wrap(TFOptimizer, name, functools.partial(assign, name=name))
 
 
 def apply(original):
@@ -129,8 +130,10 @@ def whole_squares(grads: list, variables: list) -> list:
     """The sum of squares of each whole gradient, in float32. Costs one all-reduce for each axis that divides any."""
     squares = [None if g is None else tf.reduce_sum(tf.square(tf.cast(values_of(g), tf.float32))) for g in grads]
     divided = [place for place, v in enumerate(variables) if is_sharded(v) and squares[place] is not None]
-    mesh = variables[divided[0]].mesh if divided else None
-    for axis in mesh.plan.axis_names if mesh else ():
+    if not divided:
+        return squares
+    mesh = variables[divided[0]].mesh
+    for axis in mesh.plan.axis_names:
         places = [place for place in divided if axis in variables[place].axes]
         if places:
             own = tf.stack([squares[place] for place in places])

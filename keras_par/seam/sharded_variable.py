@@ -113,7 +113,7 @@ class ShardedVariable(keras.Variable):
 
 def checksum(value: tf.Tensor) -> int | None:
     """A number that tells whole values apart; None while a graph is traced."""
-    return zlib.crc32(np.ascontiguousarray(value).view(np.uint8)) if hasattr(value, "numpy") else None
+    return zlib.crc32(np.ascontiguousarray(value).tobytes()) if hasattr(value, "numpy") else None
 
 
 def install() -> None:

@@ -226,14 +226,15 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
     inner = compiled_step(step_function) if compiled else None
 
     def step(data):
-        communicator = binding.data
-        if not isinstance(data, KINDS):
-            data = cut(data, communicator.size, communicator.rank)
-        local, total = rows_of(communicator, data)
-        thin = isinstance(data, ThinShard)
-        guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
-        with binding.scope(), Step(binding, local, total, thin).current() as current, guard:
-            return step_function(data.batch) if inner is None else inner(current, data.batch)
+        with binding.counted(step_function.__name__):
+            communicator = binding.data
+            if not isinstance(data, KINDS):
+                data = cut(data, communicator.size, communicator.rank)
+            local, total = rows_of(communicator, data)
+            thin = isinstance(data, ThinShard)
+            guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
+            with binding.scope(), Step(binding, local, total, thin).current() as current, guard:
+                return step_function(data.batch) if inner is None else inner(current, data.batch)
 
     return step
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_par.comm import place
 from keras_par.comm.communicator import Communicator
 from keras_par.sharding.names import unique
 
@@ -77,6 +78,7 @@ def joined(tensor: tf.Tensor, dim: int, group: Communicator, backward: Callable)
 
 def differentiable(forward: Callable, backward: Callable, tensor: tf.Tensor, shape=None) -> tf.Tensor:
     """`forward(tensor)`, of a known `shape`, whose gradient is `backward(upstream)`."""
+    here = place.current()
 
     @tf.custom_gradient
     def call(x):
@@ -84,7 +86,8 @@ def differentiable(forward: Callable, backward: Callable, tensor: tf.Tensor, sha
             upstream = tf.convert_to_tensor(upstream)  # lookups have gradients of single rows
             if not upstream.shape.is_fully_defined():
                 upstream = tf.ensure_shape(upstream, result.shape)
-            return backward(upstream)
+            with place.within(here):
+                return backward(upstream)
 
         result = forward(x)
         if shape is not None:

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_par.comm.communicator import Communicator
 from keras_par.plan.layout import Axes
 from keras_par.sharding.collectives import gather
 from keras_par.sharding.mesh import RankMesh
@@ -57,6 +58,12 @@ class ShardedTensor(tf.__internal__.types.Tensor):
                     full = gather(full, dim, self.mesh.along(axis))
             self._whole = graph, full
         return self._whole[1]
+
+    def group(self, dim: int) -> Communicator:
+        """The ranks that divide `dim` among themselves, which must be divided."""
+        axis = self.axes[dim]
+        assert axis is not None
+        return self.mesh.along(axis)
 
     def with_local(self, local: tf.Tensor) -> "ShardedTensor":
         """A tensor of the same layout."""

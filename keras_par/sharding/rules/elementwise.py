@@ -51,5 +51,5 @@ def broadcast_labels(shapes: list[tuple[int | None, ...]], first: int = 0) -> tu
     def name(shape, dim):
         return None if dim in wide and shape[dim] == 1 else dim - first
 
-    labels = [tuple(name(shape, dim) for dim in range(-len(shape), 0)) for shape in shapes]
+    labels: list[Labels] = [tuple(name(shape, dim) for dim in range(-len(shape), 0)) for shape in shapes]
     return labels, tuple(dim - first for dim in range(-rank, 0))

@@ -19,7 +19,7 @@ def take(original, x, indices, axis=None):
     result = (*names[:dim], *[f"i{i}" for i in range(rank)], *names[dim + 1 :])
     if x.axes[dim] is None:
         return compute(lambda local: original(local, indices, axis), [x], [names], result)
-    group = x.mesh.along(x.axes[dim])
+    group = x.group(dim)
     length = x.local.shape[dim]
     indices = tf.where(indices < 0, indices + length * group.size, indices)
     own = indices - length * group.rank

@@ -32,7 +32,7 @@ def sparse_categorical_crossentropy(original, target, output, from_logits=False,
     if len(target.shape) == logits.ndim and target.shape[-1] == 1:
         target = tf.squeeze(target, -1)
     length = logits.local.shape[-1]
-    own = target - length * logits.mesh.along(logits.axes[-1]).rank
+    own = target - length * logits.group(-1).rank
     is_own = (own >= 0) & (own < length)
 
     def of_label(below):
@@ -53,7 +53,7 @@ def categorical_crossentropy(original, target, output, from_logits=False, axis=-
     if isinstance(weights, ShardedTensor):
         shares, sums = weights.local, keras.ops.sum(weights, axis=-1)
     else:
-        group = logits.mesh.along(logits.axes[-1])
+        group = logits.group(-1)
         length = logits.local.shape[-1]
         shares = weights[..., length * group.rank : length * (group.rank + 1)]
         sums = tf.reduce_sum(weights, -1)
@@ -73,7 +73,7 @@ def entropy(logits: ShardedTensor, of_label, weight=1.0) -> tf.Tensor:
     """log of the sum of powers, times `weight`, minus the label's logit, of which `of_label` gives this rank's part."""
     below = logits.local - largest(logits, [logits.ndim - 1])
     parts = tf.stack([tf.reduce_sum(tf.exp(below), -1), of_label(below)])
-    powers, picked = tf.unstack(total(parts, logits.mesh.along(logits.axes[-1])))
+    powers, picked = tf.unstack(total(parts, logits.group(-1)))
     return weight * tf.math.log(powers) - picked
 
 

@@ -114,8 +114,7 @@ def log_softmax(original, x, axis=-1):
 def largest(x: ShardedTensor, dims: list[int]) -> tf.Tensor:
     """The largest element along `dims`, which are kept, without a gradient. One all-reduce for each divided one."""
     value = tf.stop_gradient(tf.reduce_max(x.local, dims, keepdims=True))
-    for dim in dims:
-        if x.axes[dim] is not None:
-            [value] = x.mesh.along(x.axes[dim]).all_reduce([value], unique("largest"), "max")
+    for axis in filter(None, (x.axes[dim] for dim in dims)):
+        [value] = x.mesh.along(axis).all_reduce([value], unique("largest"), "max")
     kept = tuple(None if dim in dims else axis for dim, axis in enumerate(x.axes))
     return ShardedTensor(value, kept, x.mesh) if any(kept) else value

@@ -102,7 +102,7 @@ def reshaped(x: ShardedTensor, new: list) -> tuple[list, tuple] | None:
             if not divided:
                 continue
             firsts = [dim for dim in olds if middle[0][dim] != 1][:1], [dim for dim in news if middle[1][dim] != 1][:1]
-            axis = x.axes[head + divided[0]]
+            axis = x.axes[head + divided[0]] or ""
             if divided != firsts[0] or not firsts[1] or middle[1][firsts[1][0]] % x.mesh.size(axis):
                 return None
             axes[head + firsts[1][0]] = axis
@@ -122,7 +122,9 @@ def pieces(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
     """The shortest runs of dims of `old` and `new` that hold the same number of elements, one after another."""
     found, i, k = [], 0, 0
     while i < len(old) or k < len(new):
-        olds, news, ahead, behind = [], [], 1, 1
+        olds: list[int] = []
+        news: list[int] = []
+        ahead = behind = 1
         while True:
             if i < len(old) and (not olds or ahead <= behind):
                 olds.append(i)

@@ -1,0 +1,165 @@
+"""Shows how a model is divided: whole and local sizes of its variables, and the collectives of its steps."""
+
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from keras_par.comm.counting import Call
+from keras_par.seam.binding import bound
+from keras_par.seam.layouts import said_by
+from keras_par.seam.state import entries
+from keras_par.seam.views import is_sharded
+
+WIDTH = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableRow:
+    """A variable: its shape and bytes on all ranks together and on this one."""
+
+    path: str
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]  # for each dim the mesh axis that divides it
+    said_by: str | None  # the layout map's pattern, None if it has none for it
+    local_shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    local_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """How a model is divided, as `kp.describe` found it; print it, or write it to a file."""
+
+    model: str
+    strategy: str
+    mesh: dict[str, int]
+    place: dict[str, int]  # this rank's
+    variables: list[VariableRow]
+    optimizer_bytes: int
+    local_optimizer_bytes: int
+    collectives: dict[str, list[Call]]  # of a step, by the method's name; steps that have not been traced are missing
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the model's variables, on all ranks together."""
+        return sum(row.num_bytes for row in self.variables)
+
+    @property
+    def local_bytes(self) -> int:
+        """Of the model's variables, on this rank."""
+        return sum(row.local_bytes for row in self.variables)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as JSON can carry it."""
+        sums = {"bytes": self.num_bytes, "local_bytes": self.local_bytes}
+        return json.loads(json.dumps({**dataclasses.asdict(self), **sums}))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the text, or JSON if the path ends in .json."""
+        path = Path(path)
+        text = json.dumps(self.as_json(), indent=1) if path.suffix == ".json" else str(self)
+        path.write_text(text + "\n")
+
+    def __str__(self) -> str:
+        mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh.items())
+        place = ", ".join(f"{axis} {number}" for axis, number in self.place.items())
+        head = f"Model '{self.model}', {self.strategy}" + (f", mesh {mesh}, this rank at {place}" if mesh else "")
+        console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
+        console.print(head)
+        console.print(self._variables_table())
+        console.print(
+            f"Parameters: {megabytes(self.num_bytes)}, on this rank {megabytes(self.local_bytes)}; optimizer: "
+            f"{megabytes(self.optimizer_bytes)}, on this rank {megabytes(self.local_optimizer_bytes)}"
+        )
+        for method, calls in self.collectives.items():
+            console.print(f"Collectives of {method}:" if calls else f"{method} has no collectives.")
+            if calls:
+                console.print(collectives_table(calls))
+        return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+
+    def _variables_table(self) -> Table:
+        table = Table("variable", "shape", "layout", "on this rank", "bytes", box=None, pad_edge=False)
+        for row in self.variables:
+            layout = divisions(row.axes)
+            said = "" if row.said_by else " (not said)"
+            table.add_row(row.path, shown(row.shape), layout + said, shown(row.local_shape), str(row.local_bytes))
+        return table
+
+
+def describe(model: keras.Model) -> Description:
+    """How `model` is divided over the ranks, and what its steps send.
+
+    `print(kp.describe(model))` shows a table. Sizes of the optimizer are those of its state as it is now, collectives
+    those of the steps that have been traced, which `fit` and `evaluate` do. Costs no collective.
+
+    Raises:
+        ValueError: the model is not built.
+    """
+    if not model.built:
+        raise ValueError(
+            f"keras-par: model '{model.name}' is not built, so that it has nothing to describe: give it an Input, or "
+            "call it once."
+        )
+    binding = bound(model)
+    mesh = None if binding is None else binding.mesh
+    rows = [row_of(entry.variable, binding and binding.strategy) for entry in entries(model, "model")]
+    slots = [row_of(entry.variable, None) for entry in entries(model, "optimizer")]
+    return Description(
+        model=model.name,
+        strategy="no strategy" if binding is None else type(binding.strategy).__name__,
+        mesh={} if mesh is None else {axis: mesh.size(axis) for axis in mesh.plan.axis_names},
+        place={} if mesh is None else dict(sorted(mesh.coordinates.items())),
+        variables=rows,
+        optimizer_bytes=sum(row.num_bytes for row in slots),
+        local_optimizer_bytes=sum(row.local_bytes for row in slots),
+        collectives={} if binding is None else binding.collectives,
+    )
+
+
+def row_of(variable: keras.Variable, strategy: Any) -> VariableRow:
+    shape = tuple(variable.shape)
+    divided = is_sharded(variable)
+    local_shape = variable.local_shape if divided else shape
+    size = tf.as_dtype(variable.dtype).size
+    return VariableRow(
+        path=variable.path,
+        shape=shape,
+        axes=variable.axes if divided else (None,) * len(shape),
+        said_by=said_by(strategy, variable.path),
+        local_shape=tuple(local_shape),
+        dtype=variable.dtype,
+        num_bytes=math.prod(shape) * size,
+        local_bytes=math.prod(local_shape) * size,
+    )
+
+
+def collectives_table(calls: list[Call]) -> Table:
+    """One row for each collective of a step, in the order in which they were traced."""
+    table = Table("collective", "ranks", "shapes", "bytes", "layer", "source", box=None, pad_edge=False)
+    for call in calls:
+        shapes = " ".join(map(shown, call.shapes[:3])) + (" ..." if len(call.shapes) > 3 else "")
+        size = "?" if call.num_bytes is None else str(call.num_bytes)
+        table.add_row(call.kind, shown(call.ranks), shapes, size, call.layer, call.source)
+    return table
+
+
+def divisions(axes: tuple[str | None, ...]) -> str:
+    """A layout as text, "whole" where nothing is divided."""
+    return "(" + ", ".join(axis or "-" for axis in axes) + ")" if any(axes) else "whole"
+
+
+def shown(numbers: tuple) -> str:
+    return "(" + ", ".join("?" if number is None else str(number) for number in numbers) + ")"
+
+
+def megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:.3g} MiB"

@@ -1,0 +1,50 @@
+"""The command line of `keras-par plan`; TensorFlow is loaded when it runs, not before."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+DESCRIPTION = """Shows what a rank would hold and send: the layout of each variable, the layouts of the layers' outputs
+that follow from them, bytes, and the collectives of a training step. One process traces the step as a rank would; no
+rank is started. FUNCTION, in FILE, returns the model, compiled or not."""
+
+
+def add_parser(commands) -> None:
+    """Adds `plan` to the commands of `keras-par`."""
+    parser = commands.add_parser(
+        "plan", help="show what each rank of a strategy would hold and send", description=DESCRIPTION
+    )
+    parser.add_argument("strategy", metavar="STRATEGY", help="a name of the catalogue, or the path of a .toml file")
+    parser.add_argument("model", metavar="FILE:FUNCTION", help="where the model is built, as model.py:build")
+    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks of the job")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank to show (default 0)")
+    parser.add_argument("--mesh", metavar="AxB", help="sizes of the mesh's axes, as 2x4, instead of the strategy's")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="rows of a global batch (default 32)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", type=Path, metavar="PAGE", help="write a page with a picture of mesh and layers")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the plan; returns the exit status, 2 if the arguments do not make one."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tracing needs no device
+    from keras_par.planning.dry_run import plan
+    from keras_par.planning.model_file import ModelFileError
+
+    try:
+        mesh = None if arguments.mesh is None else tuple(int(size) for size in arguments.mesh.split("x"))
+        found = plan(arguments.strategy, arguments.model, arguments.ranks, arguments.rank, mesh, arguments.batch_size)
+    except (ModelFileError, ValueError) as error:
+        print(str(error), file=sys.stderr)
+        return 2
+    if arguments.html:
+        from keras_par.planning.page import write_page
+
+        write_page(found, arguments.html)
+        print(f"keras-par: wrote {arguments.html}", file=sys.stderr)
+    print(json.dumps(found.as_json(), indent=1) if arguments.json else found)
+    return 0

@@ -1,0 +1,84 @@
+"""Traces a training step as one rank of a job would, with collectives that only have the right shapes."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from keras_par.comm import world
+from keras_par.comm.counting import Call
+from keras_par.comm.planned import PlannedCommunicator
+from keras_par.distribution.describe import Description, describe
+from keras_par.distribution.load_strategy import load_strategy
+from keras_par.planning.model_file import build_from
+from keras_par.planning.outputs import OutputRow, outputs_noted
+from keras_par.seam.binding import bind, bound
+from keras_par.seam.dry_step import trace_training_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one rank of a job would hold and send."""
+
+    strategy: str
+    num_ranks: int
+    rank: int
+    batch_size: int  # of the global batch
+    description: Description
+    outputs: list[OutputRow]
+
+    @property
+    def collectives(self) -> list[Call]:
+        """Of one training step, in the order of tracing."""
+        return self.description.collectives["train_step"]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as JSON can carry it."""
+        rows = json.loads(json.dumps([dataclasses.asdict(row) for row in self.outputs]))
+        head = {name: getattr(self, name) for name in ("strategy", "num_ranks", "rank", "batch_size")}
+        return {**head, **self.description.as_json(), "outputs": rows}
+
+    def __str__(self) -> str:
+        from keras_par.planning.text import shown_plan
+
+        return shown_plan(self)
+
+
+def plan(
+    strategy: str, place: str, num_ranks: int, rank: int = 0, mesh: tuple[int, ...] | None = None, batch_size: int = 32
+) -> Plan:
+    """What rank `rank` of `num_ranks` would hold and send with a strategy and the model built at FILE:FUNCTION.
+
+    A model that is not compiled is trained by SGD on the mean of its outputs.
+
+    Raises:
+        ValueError: strategy, mesh, model and numbers do not fit together.
+    """
+    if num_ranks < 1 or not 0 <= rank < num_ranks:
+        raise ValueError(f"keras-par: rank {rank} of {num_ranks} ranks does not exist: count from 0.")
+    with job_of(num_ranks, rank):
+        loaded = load_strategy(strategy, mesh=mesh)
+        with loaded.scope():
+            model = build_from(place)
+            if not model.built:
+                raise ValueError(f"keras-par: the model at '{place}' is not built: give it an Input, or call it once.")
+            if not model.compiled:
+                model.compile("sgd", loss=lambda y, output: keras.ops.mean(output, axis=-1))
+            if bound(model) is None:
+                bind(model)
+            with outputs_noted() as outputs:
+                trace_training_step(model, batch_size)
+        return Plan(strategy, num_ranks, rank, batch_size, describe(model), list(outputs))
+
+
+@contextlib.contextmanager
+def job_of(num_ranks: int, rank: int) -> Iterator[None]:
+    """Within it this process is a rank of a job that does not exist."""
+    world.pretend(PlannedCommunicator(range(num_ranks), rank))
+    try:
+        yield
+    finally:
+        world.stop()
