@@ -50,7 +50,7 @@ PARTS: dict[str, tuple[int, Callable]] = {
     "batch-norm": (1, lambda x, units, activation: layers.BatchNormalization(synchronized=True)(x)),
     "activation": (1, lambda x, units, activation: layers.Activation(activation)(x)),
     "own": (1, lambda x, units, activation: Scale()(x)),
-    "fold": (1, lambda x, units, activation: layers.Flatten()(layers.Dense(3)(layers.Reshape((-1, 4))(x)))),
+    "fold": (1, lambda x, units, activation: layers.Flatten()(layers.Dense(4)(layers.Reshape((-1, 4))(x)))),
     "sequence-dense": (2, lambda x, units, activation: layers.Dense(units, activation)(x)),
     "sequence-norm": (2, lambda x, units, activation: layers.LayerNormalization()(x)),
     "sequence-own": (2, lambda x, units, activation: Scale()(x)),

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import math
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.table import Table
 from keras_par.comm.counting import Call
 from keras_par.seam.binding import bound
 from keras_par.seam.layouts import said_by
+from keras_par.seam.outputs import OutputRow
 from keras_par.seam.state import entries
 from keras_par.seam.views import is_sharded
 
@@ -47,6 +49,7 @@ class Description:
     optimizer_bytes: int
     local_optimizer_bytes: int
     collectives: dict[str, list[Call]]  # of a step, by the method's name; steps that have not been traced are missing
+    outputs: dict[str, list[OutputRow]]  # of the layers' calls, the same
 
     @property
     def num_bytes(self) -> int:
@@ -81,7 +84,10 @@ class Description:
             f"{megabytes(self.optimizer_bytes)}, on this rank {megabytes(self.local_optimizer_bytes)}"
         )
         for method, calls in self.collectives.items():
-            console.print(f"Collectives of {method}:" if calls else f"{method} has no collectives.")
+            console.print(
+                f"Layers in {method}, and what they send:", outputs_table(self.outputs[method], calls), sep="\n"
+            )
+            console.print(f"Collectives of {method}: {summary(calls) or 'none'}")
             if calls:
                 console.print(collectives_table(calls))
         return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
@@ -90,8 +96,7 @@ class Description:
         table = Table("variable", "shape", "layout", "on this rank", "bytes", box=None, pad_edge=False)
         for row in self.variables:
             layout = divisions(row.axes)
-            said = "" if row.said_by else " (not said)"
-            table.add_row(row.path, shown(row.shape), layout + said, shown(row.local_shape), str(row.local_bytes))
+            table.add_row(row.path, shown(row.shape), layout, shown(row.local_shape), str(row.local_bytes))
         return table
 
 
@@ -122,6 +127,7 @@ def describe(model: keras.Model) -> Description:
         optimizer_bytes=sum(row.num_bytes for row in slots),
         local_optimizer_bytes=sum(row.local_bytes for row in slots),
         collectives={} if binding is None else binding.collectives,
+        outputs={} if binding is None else binding.outputs,
     )
 
 
@@ -140,6 +146,36 @@ def row_of(variable: keras.Variable, strategy: Any) -> VariableRow:
         num_bytes=math.prod(shape) * size,
         local_bytes=math.prod(local_shape) * size,
     )
+
+
+def outputs_table(outputs: list[OutputRow], calls: list[Call]) -> Table:
+    """One row for each layer's output, in the order of the calls."""
+    table = Table("layer", "kind", "output", "layout", "on this rank", "sent", box=None, pad_edge=False)
+    sent = sent_by_layer(calls)
+    for row in outputs:
+        layout = divisions(row.axes) + (" (inferred)" if any(row.axes) and not row.is_said else "")
+        table.add_row(row.layer, row.kind, shown(row.shape), layout, shown(row.local_shape), sent.get(row.layer, ""))
+    return table
+
+
+def sent_by_layer(calls: list[Call]) -> dict[str, str]:
+    """For each layer's path a summary of its collectives, forward and backward."""
+    found: defaultdict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        found[call.layer].append(call)
+    return {layer: summary(own) for layer, own in found.items()}
+
+
+def summary(calls: list[Call]) -> str:
+    """How many collectives of each kind there are over how many ranks, and their bytes on this rank."""
+    kinds: defaultdict[tuple[str, int], list[int | None]] = defaultdict(list)
+    for call in calls:
+        kinds[call.kind, call.size].append(call.num_bytes)
+    parts = []
+    for (kind, size), sizes in kinds.items():
+        total = "?" if None in sizes else f"{sum(filter(None, sizes)):,}"
+        parts.append(f"{len(sizes)} {kind} over {size} ranks ({total} bytes)")
+    return ", ".join(parts)
 
 
 def collectives_table(calls: list[Call]) -> Table:

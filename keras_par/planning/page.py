@@ -5,9 +5,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from keras_par.distribution.describe import divisions, megabytes, shown
+from keras_par.distribution.describe import divisions, megabytes, sent_by_layer, shown, summary
 from keras_par.planning.dry_run import Plan
-from keras_par.planning.text import sent_by_layer, summary
 
 
 def write_page(plan: Plan, path: Path) -> None:
@@ -36,7 +35,8 @@ def parts(plan: Plan) -> dict[str, Any]:
     for row in plan.description.variables:
         variables[row.path.rpartition("/")[0]].append(row)
     layers = [
-        {"row": row, "variables": variables.pop(row.layer, []), "sent": sent.get(row.layer, "")} for row in plan.outputs
+        {"row": row, "variables": variables.pop(row.layer, []), "sent": sent.get(row.layer, "")}
+        for row in plan.description.outputs["train_step"]
     ]
     rest = [row for rows in variables.values() for row in rows]
     return {"cells": cells(plan), "layers": layers, "rest": rest, "total": summary(plan.collectives) or "nothing"}

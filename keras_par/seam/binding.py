@@ -14,6 +14,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, scaled, sum_gradients
 from keras_par.seam.layouts import mesh_of
+from keras_par.seam.outputs import OutputRow, outputs_noted
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import Remainder
 from keras_par.seam.step import Step
@@ -50,6 +51,7 @@ class Binding:
         self.options = options
         self.prepared = False  # initial state was compared and broadcast
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
+        self.outputs: dict[str, list[OutputRow]] = {}  # the same
 
     @property
     def communicator(self) -> Communicator:
@@ -95,17 +97,18 @@ class Binding:
 
     @contextlib.contextmanager
     def counted(self, method: str):
-        """Within it collectives are noted as those of a step, if its graph is being traced for the first time."""
+        """Within it collectives and outputs are noted as those of a step, if its graph is traced for the first time."""
         if tf.executing_eagerly() or method in self.collectives:
             yield
             return
         counting = CountingCommunicator(self.communicator)
         before = world.replace(counting)
         try:
-            yield
+            with outputs_noted() as outputs:
+                yield
         finally:
             world.replace(before)
-        self.collectives[method] = counting.calls
+        self.collectives[method], self.outputs[method] = counting.calls, outputs
 
     def weight(self, step: Step, dtype) -> tf.Tensor:
         """What this rank's loss or gradients are multiplied by, so that the sum over ranks is the reduction."""

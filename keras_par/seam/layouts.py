@@ -98,6 +98,11 @@ def said_by(strategy: Any, path: str) -> str | None:
     return next((pattern for pattern in patterns if pattern == path or re.fullmatch(pattern, path)), None)
 
 
+def path_of(layer: Any) -> str:
+    """The path of a layer, also of one that Keras gives none, because it builds nothing."""
+    return layer.path or "/".join(filter(None, (getattr(layer, "_parent_path", None), layer.name)))
+
+
 def within_attention() -> bool:
     """True while an attention layer of Keras's builds its parts."""
     stack = global_state.get_global_attribute("name_scope_stack") or []

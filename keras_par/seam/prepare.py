@@ -9,7 +9,7 @@ from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.plan.fingerprint import canonical_names, first_difference
 from keras_par.seam.binding import Binding
-from keras_par.seam.layouts import require_matches
+from keras_par.seam.layouts import path_of, require_matches
 from keras_par.seam.metrics import layers
 from keras_par.seam.shards import KINDS
 from keras_par.seam.state import is_partial, state_of
@@ -35,7 +35,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         build(model, element_spec, only_predict)
     variables = state_of(model)
     compare(binding, model, variables)
-    require_matches(binding.strategy, [layer.path for layer in layers(model)])
+    require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
     if binding.options.broadcast_variables:
         take_state_of_rank_0(binding, variables, whole=not binding.prepared)
     separate_seeds(binding, model)

@@ -14,11 +14,13 @@ import tensorflow as tf
 from keras.callbacks import BackupAndRestore, RemoteMonitor, TensorBoard
 from keras.src.utils import file_utils, io_utils
 
+from keras_par.comm.broadcast import broadcast_variables
 from keras_par.seam import model_files, writers
 from keras_par.seam import run as runs
 from keras_par.seam.patch import wrap, wrap_property
 from keras_par.seam.prepare import separate_seeds, take_state_of_rank_0
-from keras_par.seam.state import state_of
+from keras_par.seam.state import is_partial, state_of
+from keras_par.seam.views import is_sharded
 
 _acting: contextvars.ContextVar[Any] = contextvars.ContextVar("keras_par_acting", default=None)  # a stock callback
 
@@ -156,7 +158,10 @@ def restore_together(original):
             return  # there was no backup
         if built and not optimizer.built:
             optimizer.build(model.trainable_variables)
-        take_state_of_rank_0(run.binding, state_of(model), whole=True)
+        variables = state_of(model)
+        if run.binding.mesh is not None:  # ranks with the same rows have equal gradients
+            broadcast_variables([v for v in variables if is_partial(v) and not is_sharded(v)])
+        take_state_of_rank_0(run.binding, variables, whole=True)
         separate_seeds(run.binding, model)
 
     return replacement

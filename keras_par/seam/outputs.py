@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+from keras.src.distribution import distribution_lib
 
 from keras_par.seam import step as steps
+from keras_par.seam.layouts import path_of, said_by
 from keras_par.sharding.tensor import ShardedTensor
 
 
@@ -19,6 +21,7 @@ class OutputRow:
     kind: str
     shape: tuple[int | None, ...]
     axes: tuple[str | None, ...]
+    is_said: bool  # the layout map has a pattern for it
     local_shape: tuple[int | None, ...]
 
 
@@ -49,9 +52,10 @@ def row_of(layer: keras.layers.Layer, output: Any) -> OutputRow:
     shape = tuple(output.shape)
     sharded = isinstance(output, ShardedTensor)
     return OutputRow(
-        layer=layer.path or layer.name,
+        layer=path_of(layer),
         kind=type(layer).__name__,
         shape=shape,
         axes=output.axes if sharded else (None,) * len(shape),
+        is_said=said_by(distribution_lib.distribution(), f"{path_of(layer)}/output") is not None,
         local_shape=tuple(output.local.shape) if sharded else shape,
     )
