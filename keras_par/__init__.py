@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from keras_par.comm.broadcast import broadcast_variables as broadcast_variables
     from keras_par.comm.reducer import GradientReducer as GradientReducer
     from keras_par.distribution.data_parallel import DataParallel as DataParallel
+    from keras_par.distribution.describe import describe as describe
+    from keras_par.distribution.load_strategy import load_strategy as load_strategy
     from keras_par.distribution.model_parallel import ModelParallel as ModelParallel
     from keras_par.distribution.runtime import barrier as barrier
     from keras_par.distribution.runtime import init as init
@@ -28,8 +30,10 @@ _ROOM_OF = {
     "ModelParallel": "keras_par.distribution.model_parallel",
     "barrier": "keras_par.distribution.runtime",
     "broadcast_variables": "keras_par.comm.broadcast",
+    "describe": "keras_par.distribution.describe",
     "init": "keras_par.distribution.runtime",
     "load_checkpoint": "keras_par.checkpoint.load",
+    "load_strategy": "keras_par.distribution.load_strategy",
     "local_rank": "keras_par.distribution.runtime",
     "local_size": "keras_par.distribution.runtime",
     "rank": "keras_par.distribution.runtime",
