@@ -322,6 +322,7 @@ def fail_and_fit_again(folder: str, duration: float) -> list[str]:
     import keras_par as kp
     from keras_par.checkpoint import folder as folders
     from keras_par.checkpoint import writer
+    from keras_par.checkpoint.reader import Reader
 
     write = writer.write_arrays
 
@@ -337,7 +338,7 @@ def fail_and_fit_again(folder: str, duration: float) -> list[str]:
         trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[checkpoint])
     names = []
     for manifest in folders.complete(Path(folder), "CKP"):
-        folders.read_files(Path(folder), manifest)
+        Reader(Path(folder), manifest)
         names.append(manifest.name)
     return names
 

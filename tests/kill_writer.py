@@ -20,6 +20,7 @@ import numpy as np
 
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint.files import TEMPORARY
+from keras_par.checkpoint.grid import in_a_row
 from keras_par.checkpoint.manifest import Manifest
 from keras_par.checkpoint.writer import Writer
 
@@ -53,7 +54,7 @@ def write_without_end(folder: Path, serial: int, communicator: Any, pipe: int) -
         serial += 1
         name = f"{PREFIX}-1_{serial % 5}"  # names come again, as those of a run that was set back
         arrays = {"model/a": np.full([300, 100], serial), "model/b": np.full([rank + 1], serial)}
-        writer.begin(Manifest(name, serial, NUM_RANKS, "replicated", 0, serial, None, 0, None, [], {}, []), arrays)
+        writer.begin(Manifest(name, serial, in_a_row(NUM_RANKS), 0, serial, None, 0, None, [], {}, []), arrays)
         writer.finish()
         if rank == 0:
             os.write(pipe, serial.to_bytes(8, "little"))
@@ -92,10 +93,13 @@ def main() -> None:
         if found is None:
             assert told == 0
             continue
-        manifest, files = found
+        manifest = found.manifest
         assert manifest.serial >= told, (manifest.serial, told)
-        assert len(files) == NUM_RANKS
-        assert all((array == manifest.serial).all() for arrays in files for array in arrays.values())
+        assert len(manifest.files) == NUM_RANKS
+        for rank in range(NUM_RANKS):
+            assert found.names(rank) == ["model/a", "model/b"]
+            assert all((found.read(rank, name) == manifest.serial).all() for name in found.names(rank))
+        found.close()
         assert folders.complete(folder, PREFIX)[-1] == manifest
         serial = manifest.serial
     print(f"kills: {num_kills}, in the middle of a write: {in_the_middle}, checkpoints: {serial}")

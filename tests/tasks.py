@@ -403,12 +403,6 @@ def misuse(which: str) -> None:
         with strategy_scope(True):
             model.compile("sgd", "mse")
         return
-    if which == "model parallel":
-        mesh = keras.distribution.DeviceMesh((1, kp.size()), ("batch", "model"))
-        layout = keras.distribution.LayoutMap(mesh)
-        with keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch").scope():
-            build()
-        return
     if which == "options":
         kp.DataParallel(compression="int8")
     if which == "initialize":

@@ -69,7 +69,7 @@ def foreign(folder: Path):
 
 
 def newer(folder: Path):
-    rewrite(folder, lambda document: document.update(version=2))
+    rewrite(folder, lambda document: document.update(version=manifests.VERSION + 1))
 
 
 def pickled(folder: Path):
@@ -88,7 +88,7 @@ DAMAGES = {
     half_a_manifest: ("is damaged, its manifest cannot be read", "use an older one"),
     edited_manifest: ("is damaged, its manifest does not fit its checksum", "use an older one"),
     foreign: ("is no checkpoint of keras-par", "keras-par checkpoint"),
-    newer: ("has format 2, but this version of keras-par reads up to 1", "update keras-par"),
+    newer: ("has format 3, but this version of keras-par reads up to 2", "update keras-par"),
     pickled: ("is damaged, its file rank.0/CKP-2_5.npz holds no arrays", "use an older one"),
 }
 

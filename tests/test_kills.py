@@ -81,7 +81,7 @@ def kill_somewhere(job: subprocess.Popen, moments: random.Random, folder: Path) 
     assert job.returncode != 0
     found = folders.newest_whole(folder, "CKP")
     files = {path.stem for path in folder.rglob("*.npz")} - {path.stem for path in folder.glob("*.json")}
-    return printed, found and found[0].name, bool(files) or any(folder.rglob("*.writing"))
+    return printed, found and found.manifest.name, bool(files) or any(folder.rglob("*.writing"))
 
 
 def chain_of_kills(folder: Path, num_kills: int, seed: int) -> None:

@@ -2,12 +2,11 @@
 
 import pytest
 
-from tests import tasks
+from tests import layout_misuse, tasks
 from tests.ranks.pool import Failure
 
 CASES = {
     "built before": ("ValueError", "the strategy was set after model", "first keras.distribution.set_distribution"),
-    "model parallel": ("ValueError", "ModelParallel does not work", "use kp.DataParallel()"),
     "options": ("ValueError", "compression='int8' is unknown", "use None, 'fp16' or 'bf16'"),
     "initialize": ("ValueError", "num_processes=17", "leave it out"),
     "not batched": ("AgreedValueError", "not batched", "add .batch("),
@@ -44,6 +43,18 @@ def test_misuse_is_refused_on_every_rank(which, ranks):
         assert what in result.message
         assert advice in result.message
         assert "\n" not in result.message
+    assert results[0].message == results[1].message
+
+
+@pytest.mark.parametrize("which", layout_misuse.CASES)
+def test_misuse_of_layouts_is_refused_on_every_rank(which, ranks):
+    kind, what, advice = layout_misuse.CASES[which]
+    results = ranks(2).attempt(layout_misuse.misuse, seconds=60, which=which)
+    assert len(results) == 2
+    for result in results:
+        assert isinstance(result, Failure)
+        assert result.kind == kind, result.traceback
+        assert what in result.message and advice in result.message, result.message
     assert results[0].message == results[1].message
 
 

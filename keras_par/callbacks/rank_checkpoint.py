@@ -27,8 +27,9 @@ class RankCheckpoint(keras.callbacks.Callback):
 
     `kp.callbacks.Resume` goes on from it, on any number of ranks; `kp.load_checkpoint` reads it into a model. Rank 0's
     file holds what all ranks share; the others' hold what is their own: partial metrics, accumulated gradients,
-    seeds, moving statistics. The manifest `<directory>/<prefix>-<epoch>_<step>.json` comes last, with a checksum of
-    each file; what has none is no checkpoint. Epochs and steps count from 1.
+    seeds, moving statistics, and in model parallel their shards, of which each is written once. The manifest
+    `<directory>/<prefix>-<epoch>_<step>.json` comes last, with a checksum of each file; what has none is no
+    checkpoint. Epochs and steps count from 1.
 
     Training waits while the state is copied; a thread writes the copy. A checkpoint that becomes due in the middle of
     an epoch while another is still being written is left out.
@@ -155,11 +156,11 @@ class RankCheckpoint(keras.callbacks.Callback):
         self._serial += 1
         self._saved = (epoch, step)
         position = None if self._iterator is None else list(self._iterator.position(in_epoch=step > 0))
+        grid = snapshot.grid_of(self.model, self._communicator.size)
         manifest = Manifest(
             name=f"{self._prefix}-{self._epoch + 1}_{self._step}",
             serial=self._serial,
-            world_size=self._communicator.size,
-            layout="replicated",
+            mesh=grid,
             epoch=epoch,
             step=step,
             position=position,
@@ -169,7 +170,7 @@ class RankCheckpoint(keras.callbacks.Callback):
             versions={"keras-par": __version__, "keras": keras.__version__, "tensorflow": tf.__version__},
             files=[],
         )
-        self._writer.begin(manifest, snapshot.take(self.model, self._communicator.rank))
+        self._writer.begin(manifest, snapshot.take(self.model, grid, self._communicator.rank))
 
 
 def look_together(folder: Path, prefix: str, communicator: Communicator) -> dict:

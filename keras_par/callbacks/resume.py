@@ -5,6 +5,7 @@ from pathlib import Path
 import keras
 
 from keras_par.checkpoint import resume
+from keras_par.checkpoint.reader import Reader
 from keras_par.comm import heartbeat, world
 from keras_par.distribution.runtime import init
 from keras_par.seam import epoch as epochs
@@ -18,11 +19,12 @@ class Resume(keras.callbacks.Callback):
     ```
 
     It restores weights, optimizer, metrics, random seeds, epoch, step, and the position in the data. On as many
-    ranks as before the run ends as if it had not died, bit by bit where its sums are; on another number, to
-    rounding. The script must build model and data as before, with the same seeds and the same global batch, and
-    optimizers other than the model's own must be built before `fit`; `epochs` counts from the very first start, as
-    with Keras's BackupAndRestore. What other callbacks remember, such as EarlyStopping's patience, is not restored.
-    Checkpoints that are damaged are left out with a warning.
+    ranks as before the run ends as if it had not died, bit by bit where its sums are; on another number, another mesh
+    or with another layout map, to rounding: the checkpoint's folder is all it needs. The script must build model and
+    data as before, with the same seeds and the same global batch, and optimizers other than the model's own must be
+    built before `fit`; `epochs` counts from the very first start, as with Keras's BackupAndRestore. What other
+    callbacks remember, such as EarlyStopping's patience, is not restored. Checkpoints that are damaged are left out
+    with a warning.
 
     Args:
         directory: the one that RankCheckpoint was given; all ranks must see the same files.
@@ -32,8 +34,9 @@ class Resume(keras.callbacks.Callback):
         ValueError: on every rank, if there are checkpoints but none can be read, or it does not fit the model or the
             data.
 
-    Costs six all-gathers of a few bytes at the begin of training. Every rank reads all files of the checkpoint, and
-    reads past the batches that were used; see docs/checkpoints.md.
+    Costs six all-gathers of a few bytes at the begin of training, and two more if an epoch goes on. Every rank reads
+    all files for their checksums, then its own part of the variables, one at a time, and reads past the batches that
+    were used; see docs/checkpoints.md.
     """
 
     reads_own_logs = True
@@ -43,7 +46,7 @@ class Resume(keras.callbacks.Callback):
         init()
         self._folder, self._prefix = Path(directory), prefix
         self.acts_on_all_ranks = f"Resume({str(directory)!r}, {prefix!r})"
-        self._found: resume.Found | None = None
+        self._found: Reader | None = None
         self.resumed_from: str | None = None
 
     def on_train_begin(self, logs=None):
@@ -52,7 +55,7 @@ class Resume(keras.callbacks.Callback):
         if self._found is None:
             return
         resume.restore(self.model, self._found, communicator)
-        manifest = self._found[0]
+        manifest = self._found.manifest
         self.resumed_from = manifest.name
         epochs.begin_at(self.model, manifest.epoch)
         if communicator.rank == 0:
@@ -64,7 +67,7 @@ class Resume(keras.callbacks.Callback):
             heartbeat.current().tell("resume", text=text)
 
     def on_epoch_begin(self, epoch, logs=None):
-        if self._found is not None and self._found[0].step:
+        if self._found is not None and self._found.manifest.step:
             resume.restore_metrics(self.model, self._found, world.current())
         if self._found is not None:
             epochs.begin_at(self.model, None)

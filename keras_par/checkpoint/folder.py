@@ -1,6 +1,5 @@
 """The checkpoints in a folder: which are complete, which is the newest that is whole, and how one is removed."""
 
-import hashlib
 import itertools
 import re
 import warnings
@@ -8,8 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from keras_par.checkpoint import manifest as manifests
-from keras_par.checkpoint.files import TEMPORARY, Arrays, read_arrays
+from keras_par.checkpoint.files import TEMPORARY
 from keras_par.checkpoint.manifest import CheckpointError, Manifest
+from keras_par.checkpoint.reader import Reader
 
 # A checkpoint whose name is taken, as where a run was set back, has a number behind it: none is ever written over.
 NAME = re.compile(r"(?P<prefix>.+)-\d+_\d+(\.\d+)?")
@@ -37,32 +37,8 @@ def complete(folder: Path, prefix: str) -> list[Manifest]:
     return sorted(found, key=lambda manifest: manifest.serial)
 
 
-def read_files(folder: Path, manifest: Manifest) -> list[Arrays]:
-    """The arrays in all files of a checkpoint, whose sizes and checksums are right.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
-    """
-    path = manifests.path_of(folder, manifest.name)
-    files: list[Arrays] = []
-    for file in manifest.files:
-        try:
-            data = (folder / file.path).read_bytes()
-        except OSError as error:
-            raise manifests.damaged(path, f"its file {file.path} cannot be read ({error.strerror})") from None
-        if len(data) != file.num_bytes:
-            raise manifests.damaged(path, f"its file {file.path} has {len(data)} bytes instead of {file.num_bytes}")
-        if hashlib.sha256(data).hexdigest() != file.sha256:
-            raise manifests.damaged(path, f"its file {file.path} does not fit its checksum")
-        try:
-            files.append(read_arrays(data))
-        except ValueError as error:
-            raise manifests.damaged(path, f"its file {file.path} holds no arrays ({error})") from None
-    return files
-
-
-def newest_whole(folder: Path, prefix: str) -> tuple[Manifest, list[Arrays]] | None:
-    """The newest checkpoint of a prefix that can be read, and its arrays; warns of those that cannot.
+def newest_whole(folder: Path, prefix: str) -> Reader | None:
+    """The newest checkpoint of a prefix that can be read; warns of those that cannot.
 
     Raises:
         CheckpointError: there are checkpoints, but none can be read.
@@ -70,7 +46,7 @@ def newest_whole(folder: Path, prefix: str) -> tuple[Manifest, list[Arrays]] | N
     last: CheckpointError | None = None
     for manifest in reversed(complete(folder, prefix)):
         try:
-            return manifest, read_files(folder, manifest)
+            return Reader(folder, manifest)
         except CheckpointError as error:
             warnings.warn(str(error), stacklevel=2)
             last = error

@@ -7,15 +7,17 @@ import keras
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint import snapshot
-from keras_par.checkpoint.files import Arrays
 from keras_par.checkpoint.manifest import CheckpointError, Manifest
+from keras_par.checkpoint.reader import Reader
 from keras_par.seam.binding import optimizers_of
 
 
 def load_checkpoint(path: str | Path, model: keras.Model) -> Manifest:
     """Gives a model the weights of a checkpoint, and its optimizer's state if it is compiled. Needs no Horovod.
 
-    Every process that calls it reads the files itself; no collective is used.
+    Every process that calls it reads the files itself, one variable at a time, and of a variable that is divided its
+    own shard; no collective is used. Which ranks wrote the checkpoint, and how they divided the variables, does not
+    matter.
 
     Args:
         path: a folder of checkpoints, of which the newest whole one is taken, or one checkpoint in it, by its
@@ -29,21 +31,25 @@ def load_checkpoint(path: str | Path, model: keras.Model) -> Manifest:
         ValueError: there is no such checkpoint, it is damaged, not keras-par's or of a newer version, or it does not
             fit the model. No file is changed.
     """
-    manifest, files = find(Path(path))
+    reader = find(Path(path))
+    manifest = reader.manifest
     if not model.built:
         raise CheckpointError(
             f"keras-par: model '{model.name}' is not built, so that checkpoint '{manifest.name}' has nothing to fill: "
             "give it an Input, or call it once."
         )
-    snapshot.restore(model, "model", files, 0, 1, manifest.variables)
-    if optimizers_of(model):
-        build_optimizers(model)
-        snapshot.restore(model, "optimizer", files, 0, 1, manifest.variables)
+    try:
+        snapshot.restore(model, "model", reader, 0, 1)
+        if optimizers_of(model):
+            build_optimizers(model)
+            snapshot.restore(model, "optimizer", reader, 0, 1)
+    finally:
+        reader.close()
     return manifest
 
 
-def find(path: Path) -> tuple[Manifest, list[Arrays]]:
-    """The checkpoint that `path` means, and its arrays."""
+def find(path: Path) -> Reader:
+    """The checkpoint that `path` means."""
     if path.is_dir():
         prefixes = {match["prefix"] for file in path.glob("*.json") if (match := folders.NAME.fullmatch(file.stem))}
         if len(prefixes) > 1:
@@ -56,8 +62,7 @@ def find(path: Path) -> tuple[Manifest, list[Arrays]]:
             raise CheckpointError(f"keras-par: there is no checkpoint in '{path}'.")
         return found
     file = path if path.suffix == ".json" else path.with_name(f"{path.name}.json")
-    manifest = manifests.read(file)
-    return manifest, folders.read_files(file.parent, manifest)
+    return Reader(file.parent, manifests.read(file))
 
 
 def build_optimizers(model: keras.Model) -> None:

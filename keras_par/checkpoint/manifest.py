@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_par.checkpoint.files import whole
+from keras_par.checkpoint.grid import Grid, in_a_row
 
 FORMAT = "keras-par checkpoint"
-VERSION = 1
-LAYOUTS = ("replicated",)  # every rank holds all variables
+VERSION = 2  # 1 had no mesh: all ranks had other rows and held all variables
 
 
 class CheckpointError(ValueError):
@@ -32,12 +32,21 @@ class File:
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """A variable in the files. `across_ranks` is "same" if only rank 0's file holds it, see `seam.state`."""
+    """A variable in the files.
+
+    Args:
+        name: as all processes call it.
+        shape: of the whole variable.
+        dtype: of its elements.
+        across_ranks: how the values of ranks with other rows belong together, see `seam.state`.
+        axes: for each dim the axis of the mesh that divides it, or None; empty if none is divided.
+    """
 
     name: str
     shape: list[int]
     dtype: str
     across_ranks: str
+    axes: list[str | None] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +56,7 @@ class Manifest:
     Args:
         name: `<prefix>-<epoch>_<step>`, counted from 1: the epoch and the step that were done last.
         serial: grows with each checkpoint in a folder.
-        world_size: number of ranks that wrote it.
-        layout: how the ranks divided the model's variables; "replicated" in data parallel.
+        mesh: of the ranks that wrote it; one axis in data parallel.
         epoch: complete epochs.
         step: steps done of the epoch after these.
         position: in the data, as `seam.position.Position` has it; None if it was not known.
@@ -61,8 +69,7 @@ class Manifest:
 
     name: str
     serial: int
-    world_size: int
-    layout: str
+    mesh: Grid
     epoch: int
     step: int
     position: list | None
@@ -71,6 +78,11 @@ class Manifest:
     variables: list[Variable]
     versions: dict[str, str]
     files: list[File]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that wrote it."""
+        return len(self.mesh.ranks)
 
 
 def path_of(folder: Path, name: str) -> Path:
@@ -108,11 +120,15 @@ def read(path: Path) -> Manifest:
     body = document.get("checkpoint")
     if not isinstance(body, dict) or document.get("checksum") != checksum(body):
         raise damaged(path, "its manifest does not fit its checksum")
-    if body.get("layout") not in LAYOUTS:
-        raise CheckpointError(f"keras-par: checkpoint '{path}' has the unknown layout {body.get('layout')!r}.")
-    return Manifest(
-        **{**body, "variables": [Variable(**v) for v in body["variables"]], "files": [File(**f) for f in body["files"]]}
-    )
+    if version == 1:
+        size = body.pop("world_size")
+        if body.pop("layout") != "replicated":
+            raise CheckpointError(f"keras-par: checkpoint '{path}' has an unknown layout.")
+        body["mesh"] = dataclasses.asdict(in_a_row(size))
+    mesh = body["mesh"]
+    grid = Grid(tuple(mesh["shape"]), tuple(mesh["axis_names"]), tuple(mesh["ranks"]), mesh["batch_axis"])
+    variables, files = [Variable(**each) for each in body["variables"]], [File(**each) for each in body["files"]]
+    return Manifest(**{**body, "mesh": grid, "variables": variables, "files": files})
 
 
 def damaged(path: Path, why: str) -> CheckpointError:

@@ -8,9 +8,9 @@ import keras
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint import snapshot
-from keras_par.checkpoint.files import Arrays
 from keras_par.checkpoint.load import build_optimizers
-from keras_par.checkpoint.manifest import CheckpointError, Manifest
+from keras_par.checkpoint.manifest import CheckpointError
+from keras_par.checkpoint.reader import Reader
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.seam import epoch as epochs
@@ -19,13 +19,11 @@ from keras_par.seam.position import Position
 from keras_par.seam.prepare import build
 from keras_par.seam.state import Section
 
-Found = tuple[Manifest, list[Arrays]]
 
+def find(folder: Path, prefix: str, communicator: Communicator) -> Reader | None:
+    """The newest whole checkpoint, chosen by rank 0 and checked by every rank; None if there is none.
 
-def find(folder: Path, prefix: str, communicator: Communicator) -> Found | None:
-    """The newest whole checkpoint, chosen by rank 0 and read by every rank; None if there is none.
-
-    Costs four all-gathers of a few bytes, and each rank reads all files.
+    Costs four all-gathers of a few bytes, and each rank reads all files once for their checksums.
 
     Raises:
         ValueError: on every rank, if no checkpoint can be read, or a rank cannot read the one that rank 0 chose.
@@ -36,18 +34,17 @@ def find(folder: Path, prefix: str, communicator: Communicator) -> Found | None:
             found = folders.newest_whole(folder, prefix)
         except CheckpointError as error:
             complaint = bare(error)
-    name = exchange(communicator, "kp.resume.choose", found[0].name if found else None, complaint)[0]
+    name = exchange(communicator, "kp.resume.choose", found.manifest.name if found else None, complaint)[0]
     if name is not None and found is None:
         try:
-            manifest = manifests.read(manifests.path_of(folder, name))
-            found = manifest, folders.read_files(folder, manifest)
+            found = Reader(folder, manifests.read(manifests.path_of(folder, name)))
         except CheckpointError as error:
             complaint = bare(error)
     exchange(communicator, "kp.resume.read", None, complaint)
     return found
 
 
-def restore(model: keras.Model, found: Found, communicator: Communicator) -> None:
+def restore(model: keras.Model, reader: Reader, communicator: Communicator) -> None:
     """Restores weights, optimizers, random state and the position in the data of the `fit` that is under way.
 
     Metrics are not among them: Keras resets them at an epoch's begin, see `restore_metrics`. Costs two all-gathers
@@ -56,7 +53,7 @@ def restore(model: keras.Model, found: Found, communicator: Communicator) -> Non
     Raises:
         ValueError: on every rank, if the checkpoint does not fit the model, or its position the data.
     """
-    manifest, files = found
+    manifest, grid = reader.manifest, snapshot.grid_of(model, communicator.size)
     iterator = epochs.newest()
     position = None if manifest.position is None else Position(*manifest.position)
     complaint = None
@@ -66,11 +63,15 @@ def restore(model: keras.Model, found: Found, communicator: Communicator) -> Non
         build_optimizers(model)
         sections: tuple[Section, ...] = ("model", "optimizer")
         for section in sections:
-            snapshot.restore(model, section, files, communicator.rank, communicator.size, manifest.variables)
+            snapshot.restore(model, section, reader, grid.place(communicator.rank), grid.num_places)
+        if manifest.mesh == grid:
+            snapshot.restore_random_state(reader, communicator.rank)
         if iterator is not None and position is not None:
             complaint = iterator.complaint(position)
     except CheckpointError as error:
         complaint = bare(error)
+    finally:
+        reader.close()
     exchange(communicator, "kp.resume.restore", None, complaint)
     if manifest.seed != global_seed() and communicator.rank == 0:
         warnings.warn(
@@ -79,16 +80,24 @@ def restore(model: keras.Model, found: Found, communicator: Communicator) -> Non
             "used twice or never: call keras.utils.set_random_seed with the same number before the data is built.",
             stacklevel=2,
         )
-    if manifest.world_size == communicator.size:
-        snapshot.restore_random_state(files[communicator.rank])
     if iterator is not None and position is not None:
         iterator.resume(position, manifest.step)
 
 
-def restore_metrics(model: keras.Model, found: Found, communicator: Communicator) -> None:
-    """Restores what the metrics had gathered in the epoch that goes on."""
-    manifest, files = found
-    snapshot.restore(model, "metrics", files, communicator.rank, communicator.size, manifest.variables)
+def restore_metrics(model: keras.Model, reader: Reader, communicator: Communicator) -> None:
+    """Restores what the metrics had gathered in the epoch that goes on. Costs two all-gathers of a few bytes.
+
+    Raises:
+        ValueError: on every rank, if the checkpoint does not fit the metrics.
+    """
+    grid, complaint = snapshot.grid_of(model, communicator.size), None
+    try:
+        snapshot.restore(model, "metrics", reader, grid.place(communicator.rank), grid.num_places)
+    except CheckpointError as error:
+        complaint = bare(error)
+    finally:
+        reader.close()
+    exchange(communicator, "kp.resume.metrics", None, complaint)
 
 
 def bare(error: CheckpointError) -> str:

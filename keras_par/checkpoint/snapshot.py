@@ -1,62 +1,76 @@
-"""Copies a model's state out of its variables, and puts it back, also into another number of ranks."""
+"""Copies a model's state out of its variables, and puts it back, also on another mesh or number of ranks."""
 
 import json
+import math
 import random
-from collections.abc import Sequence
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_par.checkpoint.files import Arrays
+from keras_par.checkpoint.files import BLOCK_BYTES
+from keras_par.checkpoint.grid import Grid, Part, in_a_row
 from keras_par.checkpoint.manifest import CheckpointError, Variable
+from keras_par.checkpoint.reader import Reader
 from keras_par.plan.fingerprint import describe
+from keras_par.seam import binding as bindings
 from keras_par.seam.state import Entry, Section, entries
+from keras_par.seam.views import is_sharded, local_view
 
 SECTIONS: tuple[Section, ...] = ("model", "optimizer", "metrics")
 RANDOM = "random"
 
 
+def grid_of(model: keras.Model, num_ranks: int) -> Grid:
+    """Where the ranks of a model stand: on its strategy's mesh, or all with other rows."""
+    binding = bindings.of(model)
+    if binding is None or binding.mesh is None:
+        return in_a_row(num_ranks)
+    plan = binding.mesh.plan
+    return Grid(plan.shape, plan.axis_names, plan.ranks, binding.strategy.batch_dim_name)
+
+
 def variables_of(model: keras.Model) -> list[Variable]:
     """What the manifest says about the model's state."""
-    return [
-        Variable(entry.name, list(entry.variable.shape), entry.variable.dtype, entry.across_ranks)
-        for section in SECTIONS
-        for entry in entries(model, section)
-    ]
+    return [described(entry) for section in SECTIONS for entry in entries(model, section)]
 
 
-def take(model: keras.Model, rank: int) -> dict[str, np.ndarray]:
-    """Copies of what this rank writes: on rank 0 all, on others what they do not share with it.
+def described(entry: Entry) -> Variable:
+    shape, dtype = list(entry.variable.shape), entry.variable.dtype
+    return Variable(entry.name, shape, dtype, entry.across_ranks, list(entry.axes))
 
-    The states of Python's and NumPy's global generators are among them.
+
+def take(model: keras.Model, grid: Grid, rank: int) -> dict[str, np.ndarray]:
+    """Copies of what this rank writes: values or shards that no other rank writes.
+
+    The states of Python's and NumPy's global generators are among them. No collective is used.
     """
     found = [entry for section in SECTIONS for entry in entries(model, section)]
-    arrays = {
-        entry.name: np.array(entry.variable.value) for entry in found if rank == 0 or entry.across_ranks != "same"
-    }
-    return arrays | random_state()
+    own = [entry for entry in found if grid.writes(described(entry), rank)]
+    with local_view():
+        return {entry.name: np.array(entry.variable.value) for entry in own} | random_state()
 
 
-def restore(
-    model: keras.Model, section: Section, files: Sequence[Arrays], rank: int, size: int, wanted: list[Variable]
-) -> None:
-    """Gives one section of the model's state its values from the files of all ranks that wrote them.
+def restore(model: keras.Model, section: Section, reader: Reader, place: int, num_places: int) -> None:
+    """Gives one section of the model's state its values from the files, of which some megabytes come into memory.
+
+    Of a variable that is divided only this rank's shard is read. No collective is used.
 
     Args:
         model: built, and for the section "optimizer" with built optimizers.
         section: of its state.
-        files: the arrays in the files, in the order of the ranks that wrote them.
-        rank: this rank among those that restore.
-        size: how many restore.
-        wanted: the manifest's variables.
+        reader: of the checkpoint.
+        place: of this rank among those with other rows.
+        num_places: how many of these there are.
 
     Raises:
-        CheckpointError: names, shapes or dtypes do not fit the model's.
+        CheckpointError: names, shapes or dtypes do not fit the model's, or a file cannot be read.
     """
     own = entries(model, section)
-    require_fit(section, own, [variable for variable in wanted if variable.name.startswith(f"{section}/")])
+    written = {each.name: each for each in reader.manifest.variables if each.name.startswith(f"{section}/")}
+    require_fit(section, own, list(written.values()))
     for entry in own:
-        entry.variable.assign(value_of(entry, files, rank, size))
+        assign(entry, written[entry.name], reader, place, num_places)
 
 
 def require_fit(section: Section, own: list[Entry], wanted: list[Variable]) -> None:
@@ -71,26 +85,60 @@ def require_fit(section: Section, own: list[Entry], wanted: list[Variable]) -> N
             )
 
 
-def value_of(entry: Entry, files: Sequence[Arrays], rank: int, size: int) -> np.ndarray:
-    """What one rank's variable becomes; with as many ranks as before, what it was."""
-    dtype = np.asarray(entry.variable.value).dtype
-    if entry.across_ranks == "same":
-        return as_dtype(files[0][entry.name], dtype)
-    values = [as_dtype(arrays[entry.name], dtype) for arrays in files]
-    if len(files) == size:
-        return values[rank]
-    if entry.across_ranks == "sum":
-        return np.sum(values, axis=0, dtype=dtype) if rank == 0 else np.zeros_like(values[0])
-    if entry.across_ranks == "mean":
-        return np.mean(values, axis=0, dtype=np.float64).astype(dtype)
-    if entry.across_ranks == "seed":
-        return values[0] + np.array([rank, 0], dtype)
-    return values[0]
+def assign(entry: Entry, written: Variable, reader: Reader, place: int, num_places: int) -> None:
+    """Gives this rank's variable or shard its value, some megabytes at a time."""
+    part = part_of(entry.variable)
+    dtype = np.dtype(tf.as_dtype(entry.variable.dtype).as_numpy_dtype)
+    blocks = rows_of(part, dtype.itemsize)
+
+    def value(block: Part) -> np.ndarray:
+        return value_of(entry, written, reader, place, num_places, block, dtype)
+
+    with local_view():
+        if len(blocks) == 1:
+            entry.variable.assign(value(part))
+            return
+        target = entry.variable.value
+        for block in blocks:
+            target[block[0].start - part[0].start : block[0].stop - part[0].start].assign(value(block))
 
 
-def as_dtype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The array, whose bits are those of `dtype` where the file has no name for it."""
-    return array if array.dtype == dtype else array.view(dtype)
+def rows_of(part: Part, itemsize: int) -> list[Part]:
+    """A part of a variable cut into blocks of rows of some megabytes each."""
+    if not part:
+        return [part]
+    row_bytes = itemsize * math.prod(each.stop - each.start for each in part[1:])
+    step = max(1, BLOCK_BYTES // max(1, row_bytes))
+    first, last = part[0].start, part[0].stop
+    return [(slice(begin, min(begin + step, last)), *part[1:]) for begin in range(first, last, step)] or [part]
+
+
+def value_of(
+    entry: Entry, written: Variable, reader: Reader, place: int, num_places: int, part: Part, dtype: np.dtype
+) -> np.ndarray:
+    """What a part becomes; with as many places of the data as before, what it was at this rank's."""
+    then = reader.manifest.mesh.num_places
+    if written.across_ranks == entry.across_ranks != "same" and then == num_places:
+        return reader.part_of(written, place, part, dtype)
+    if entry.across_ranks == "sum" and place > 0:
+        return np.zeros([each.stop - each.start for each in part], dtype)
+    value = reader.part_of(written, 0, part, dtype)
+    if written.across_ranks == "seed":
+        value = value + np.array([place, 0], dtype)
+    elif written.across_ranks in ("sum", "mean"):
+        total = value.astype(np.float64 if written.across_ranks == "mean" else dtype)
+        for other in range(1, then):
+            total += reader.part_of(written, other, part, dtype)
+        value = (total / then).astype(dtype) if written.across_ranks == "mean" else total
+    return value
+
+
+def part_of(variable: keras.Variable) -> Part:
+    """The part of a variable that this rank holds."""
+    shape = [int(size) for size in variable.shape]
+    if is_sharded(variable):
+        return variable.mesh.shard(shape, variable.axes)
+    return tuple(slice(0, size) for size in shape)
 
 
 def random_state() -> dict[str, np.ndarray]:
@@ -100,9 +148,9 @@ def random_state() -> dict[str, np.ndarray]:
     return {RANDOM: np.frombuffer(json.dumps(states).encode(), np.uint8)}
 
 
-def restore_random_state(arrays: Arrays) -> None:
+def restore_random_state(reader: Reader, rank: int) -> None:
     """Gives the global generators of Python and NumPy the states in a rank's file."""
-    states = json.loads(arrays[RANDOM].tobytes())
+    states = json.loads(reader.read(rank, RANDOM).tobytes())
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, *rest = states["numpy"]

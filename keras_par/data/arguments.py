@@ -2,7 +2,16 @@
 
 from typing import get_args
 
+from keras_par.seam.layouts import data_place
 from keras_par.seam.shards import Remainder
+
+
+def place_of(num_shards: int | None, shard_id: int | None) -> tuple[int, int]:
+    """The arguments, or in place of None the number of ranks that have other rows, and which of them this is."""
+    if num_shards is not None and shard_id is not None:
+        return num_shards, shard_id
+    num_places, place = data_place()
+    return num_places if num_shards is None else num_shards, place if shard_id is None else shard_id
 
 
 def complaint(num_shards: int, shard_id: int, remainder: str) -> str | None:

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_par.comm import world
-from keras_par.data.arguments import complaint
+from keras_par.data.arguments import complaint, place_of
 from keras_par.plan.order import permutation, stride
 from keras_par.plan.rows import shard_size
 from keras_par.seam.marks import mark
@@ -26,8 +25,9 @@ class DistributedSampler:
 
     Args:
         num_rows: number of rows in the whole data set. Like `seed`, the same on all ranks.
-        num_shards: number of shards, by default the number of ranks.
-        shard_id: which shard, by default this rank's number.
+        num_shards: number of shards, by default the number of ranks; under a `kp.ModelParallel` that is active,
+            the length of its batch axis.
+        shard_id: which shard, by default this rank's place among these.
         shuffle: False for the rows in their own order.
         seed: what the orders are drawn from.
         remainder: what happens when `num_shards` does not divide n = `num_rows`. "wrap" gives every shard
@@ -52,8 +52,7 @@ class DistributedSampler:
         remainder: Remainder = "wrap",
     ):
         self.num_rows = num_rows
-        self.num_shards = world.current().size if num_shards is None else num_shards
-        self.shard_id = world.current().rank if shard_id is None else shard_id
+        self.num_shards, self.shard_id = place_of(num_shards, shard_id)
         self.shuffle, self.seed, self.remainder = shuffle, seed, remainder
         self.epoch = 0
         if num_rows < 1:

@@ -13,7 +13,7 @@ from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.failures import first_line
-from keras_par.data.arguments import complaint
+from keras_par.data.arguments import complaint, place_of
 from keras_par.plan.rows import shard_size
 from keras_par.plan.spans import own_spans, pieces
 from keras_par.seam.marks import mark
@@ -56,9 +56,10 @@ def load_tfds(
         as_supervised: True for pairs (input, label) instead of dicts.
         shuffle_files: True to read this rank's files in another order each epoch.
         seed: decides that order, with TensorFlow's global seed; takes the place of `read_config`'s `shuffle_seed`.
-        num_shards: number of shards, by default the number of ranks.
-        shard_id: which shard, by default this rank's number. If given, this process loads by itself, and no rank
-            waits for another.
+        num_shards: number of shards, by default the number of ranks; under a `kp.ModelParallel` that is active,
+            the length of its batch axis.
+        shard_id: which shard, by default this rank's place among these. If given, this process loads by itself, and
+            no rank waits for another.
         remainder: what happens when `num_shards` does not divide the number n of rows. "exact" puts each row on one
             shard, so that lengths differ by one; "wrap" gives every shard ceil(n / num_shards), a short one reading
             its first row twice; "drop" gives every shard floor(n / num_shards). What is read twice or left out
@@ -75,8 +76,7 @@ def load_tfds(
     """
     require()
     job = world.current() if shard_id is None else None
-    num_shards = world.current().size if num_shards is None else num_shards
-    shard_id = world.current().rank if shard_id is None else shard_id
+    num_shards, shard_id = place_of(num_shards, shard_id)
     name = name_or_builder if isinstance(name_or_builder, str) else name_or_builder.name
     where = f"data.load_tfds({name!r}, {str(split)!r})"
     arguments = {

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.comm import world
-from keras_par.data.arguments import complaint
+from keras_par.data.arguments import complaint, place_of
 from keras_par.plan.rows import shard_size
 from keras_par.seam.marks import mark
 from keras_par.seam.shards import Remainder
@@ -36,8 +36,9 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
 
     Args:
         data: one of the kinds above, the same on every rank.
-        num_shards: number of shards, by default the number of ranks.
-        shard_id: which shard, by default this rank's number.
+        num_shards: number of shards, by default the number of ranks; under a `kp.ModelParallel` that is active,
+            the length of its batch axis.
+        shard_id: which shard, by default this rank's place among these.
         remainder: what happens when `num_shards` does not divide the length n. "exact": each element is in one
             shard, and lengths differ by at most one; `fit` weighs them right, but a loop of your own would wait for
             ranks that have ended. "wrap": every shard has ceil(n / num_shards) elements, a short one going on from
@@ -47,8 +48,7 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
         ValueError: an argument is out of range, the kind of data is not known here, or its length is not known and
             `remainder` is not "exact".
     """
-    num_shards = world.current().size if num_shards is None else num_shards
-    shard_id = world.current().rank if shard_id is None else shard_id
+    num_shards, shard_id = place_of(num_shards, shard_id)
     if wrong := complaint(num_shards, shard_id, remainder):
         raise ValueError(f"keras-par: data.shard{wrong}")
     if isinstance(data, types.GeneratorType):

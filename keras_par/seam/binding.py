@@ -18,7 +18,7 @@ from keras_par.seam.outputs import OutputRow, outputs_noted
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import Remainder
 from keras_par.seam.step import Step
-from keras_par.seam.views import is_sharded
+from keras_par.seam.views import is_summed
 from keras_par.sharding.mesh import RankMesh
 
 ATTRIBUTE = "_keras_par_binding"
@@ -133,11 +133,6 @@ class Binding:
         for i, gradient in zip(places, sums, strict=True):
             result[i] = gradient
         return result
-
-
-def is_summed(variable) -> bool:
-    """True for variables whose reading has gathered them over the ranks that have other rows, see ShardedVariable."""
-    return is_sharded(variable) and variable.mesh.batch_axis in variable.axes
 
 
 def bound(model: keras.Model) -> Binding | None:

@@ -25,10 +25,11 @@ def install() -> None:
         sharded_optimizer,
         sharded_variable,
         stock_callbacks,
+        summary,
         trainer,
     )
 
     sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
-    files = (model_files, stock_callbacks)
+    files = (model_files, stock_callbacks, summary)
     for part in (*sharding, binding, devices, loss, metrics, normalization, optimizer, epoch, trainer, *files):
         part.install()

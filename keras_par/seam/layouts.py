@@ -10,6 +10,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
+from keras_par.comm.agreement import AgreedValueError
 from keras_par.plan.layout import Axes, complaint, divided, nearest, unmatched
 from keras_par.plan.mesh import Mesh
 from keras_par.seam import operations
@@ -51,6 +52,14 @@ def mesh_of(strategy: Any) -> RankMesh | None:
     if not isinstance(strategy, distribution_lib.ModelParallel):
         return None
     return rank_mesh(strategy.device_mesh, strategy.batch_dim_name)
+
+
+def data_place() -> tuple[int, int]:
+    """How many places there are with other rows, and which is this rank's, under the strategy that is active."""
+    mesh = mesh_of(distribution_lib.distribution())
+    if mesh is None or mesh.batch_axis is None:
+        return world.current().size, world.current().rank
+    return mesh.size(mesh.batch_axis), mesh.coordinates[mesh.batch_axis]
 
 
 def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | None:
@@ -123,7 +132,7 @@ def require_matches(strategy: Any, layer_paths: list[str]) -> None:
     missing = without if len(without) == len(strategy._layout_map) else [p for p in without if p not in optional]
     if missing:
         alike = ", ".join(f"'{path}'" for path in nearest(missing[0], dict.fromkeys(paths)))
-        raise ValueError(
+        raise AgreedValueError(
             f"keras-par: the layout map's pattern '{missing[0]}' matches no variable and no layer's output; nearest "
             f"are {alike}: correct it, or leave it out."
         )

@@ -11,7 +11,7 @@ from keras.src.trainers.trainer import Trainer
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.seam import step as steps
 from keras_par.seam.patch import wrap
-from keras_par.seam.views import local_view
+from keras_par.seam.views import is_summed, local_view
 
 # How a metric says that its variables are combined; Keras's default for metrics is "sum".
 OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean"}
@@ -96,10 +96,10 @@ def average_state(communicator: Communicator, model: keras.Model) -> None:
     """Averages the state that training changes without gradients, such as moving means, over the ranks.
 
     Batch normalization that is not synchronized sees other rows on each rank; after this the ranks agree, as
-    they do about weights. The average is taken in float64, so that equal values stay as they are. Costs one
-    all-reduce of that state.
+    they do about weights. The average is taken in float64, so that equal values stay as they are. What ranks with
+    other rows divide among themselves stays as each has it. Costs one all-reduce of that state.
     """
-    state = [variable for variable in layer_state(model) if is_float(variable)]
+    state = [variable for variable in layer_state(model) if is_float(variable) and not is_summed(variable)]
     if state and communicator.size > 1:
         with local_view():
             values = [tf.cast(variable.value, tf.float64) for variable in state]

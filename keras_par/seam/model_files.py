@@ -6,12 +6,15 @@ nothing else meanwhile, take part in that. So anything that saves or loads works
 
 import contextlib
 import contextvars
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.saving import saving_lib
 
@@ -39,6 +42,7 @@ def install() -> None:
         wrap(saving_lib, name, saving_by(f"keras.saving.{name}"))
     wrap(saving_lib, "is_memory_sufficient", memory_is_sufficient)
     wrap_property(ShardedVariable, "value", value)
+    wrap(ShardedVariable, "assign", assign)
     wrap(ShardedVariable, "_direct_assign", direct_assign)
 
 
@@ -207,6 +211,20 @@ def value(getter: Callable) -> Callable:
         if leader is None or is_local() or in_symbolic_scope() or not tf.executing_eagerly():
             return getter(self)
         return leader.read(self)
+
+    return replacement
+
+
+def assign(original: Callable) -> Callable:
+    """Of an array, as a file has it, only the shard becomes a tensor."""
+
+    def replacement(self, value):
+        is_whole = isinstance(value, np.ndarray) and value.shape == tuple(self._shape)
+        if not is_whole or is_local() or _leader.get() is not None or in_stateless_scope():
+            return original(self, value)
+        self.checksum = zlib.crc32(np.ascontiguousarray(value).view(np.uint8))
+        with local_view():
+            return original(self, value[self.mesh.shard(self._shape, self.axes)])
 
     return replacement
 

@@ -41,7 +41,7 @@ def install() -> None:
         for name, function in list(vars(module).items()):
             is_own = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
             if is_own and not name.startswith("_") and name not in UNTOUCHED:
-                replaced[function] = wrapped(function, f"{room}.{name}", RULES.get(f"{room}.{name}"))
+                replaced[function] = wrapped(function, f"{room}.{name}")
                 setattr(module, name, replaced[function])
     for package in (backend, keras.src.backend.tensorflow):
         for name, function in list(vars(package).items()):
@@ -49,8 +49,8 @@ def install() -> None:
                 setattr(package, name, replaced[function])
 
 
-def wrapped(original: Callable, name: str, rule: Callable | None) -> Callable:
-    """`original` for arguments of which some may be sharded."""
+def wrapped(original: Callable, name: str) -> Callable:
+    """`original`, known in RULES by `name`, for arguments of which some may be sharded."""
     parameters = list(inspect.signature(original).parameters)
     is_loop = name.rsplit(".", 1)[-1] in LOOPS
 
@@ -63,7 +63,7 @@ def wrapped(original: Callable, name: str, rule: Callable | None) -> Callable:
             return original(*args, **kwargs)
         args = [resolved(value) for value in args]
         kwargs = {key: resolved(value) for key, value in kwargs.items()}
-        values = (*args, *kwargs.values())
+        values, rule = (*args, *kwargs.values()), RULES.get(name)
         if rule is None or not any(map(holds_shards, values)) or any(map(is_irregular, values)):
             return original(*map(whole, args), **{key: whole(value) for key, value in kwargs.items()})
         # Rules name the first argument by place.

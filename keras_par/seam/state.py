@@ -7,9 +7,9 @@ import keras
 
 from keras_par.plan.fingerprint import canonical_names
 from keras_par.plan.layout import Axes
-from keras_par.seam.binding import is_summed, optimizers_of
+from keras_par.seam.binding import optimizers_of
 from keras_par.seam.metrics import is_float, layer_state, layers
-from keras_par.seam.views import is_sharded
+from keras_par.seam.views import is_sharded, is_summed
 
 # How the values of ranks with other rows make one process's: they are the "same", add up ("sum"), are averaged
 # ("mean"), only the first's counts ("first"), or differ by the place among the data in their first number ("seed").

@@ -52,6 +52,11 @@ def is_sharded(variable: Any) -> bool:
     return hasattr(variable, "_sharding")
 
 
+def is_summed(variable: Any) -> bool:
+    """True for variables whose reading gathers them over the ranks that have other rows, see ShardedVariable."""
+    return is_sharded(variable) and variable.mesh.batch_axis in variable.axes
+
+
 def sharded(variables: Iterable[Any]) -> list[Any]:
     """Those of `variables` of which this rank holds a shard only."""
     return [variable for variable in variables if is_sharded(variable)]

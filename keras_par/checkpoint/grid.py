@@ -1,0 +1,76 @@
+"""Where the ranks of a job stand, which of them write what of a variable, and whose files have the part of another."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Protocol
+
+from keras_par.plan.layout import Axes, shard_of
+from keras_par.plan.mesh import Mesh
+
+Part = tuple[slice, ...]
+
+
+class Divided(Protocol):
+    """What must be known of a variable: its whole shape, the axes that divide it, how the ranks' values differ."""
+
+    @property
+    def shape(self) -> list[int]: ...
+
+    @property
+    def axes(self) -> list[str | None]: ...
+
+    @property
+    def across_ranks(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid(Mesh):
+    """A mesh of the ranks that write a checkpoint, and the axis along which they have other rows.
+
+    Ranks that differ in their place along other axes only are one place of the data: their values of a variable are
+    equal, or parts of one.
+    """
+
+    batch_axis: str
+
+    @property
+    def num_places(self) -> int:
+        """How many places have other rows."""
+        return self.size(self.batch_axis)
+
+    def place(self, rank: int) -> int:
+        """A rank's place among the data."""
+        return self.coordinates(rank)[self.batch_axis]
+
+    def writes(self, variable: Divided, rank: int) -> bool:
+        """True for one of the ranks that hold the same part of a variable: the first along the other axes."""
+        own = {axis for axis in variable.axes if axis is not None}
+        own |= set() if variable.across_ranks == "same" else {self.batch_axis}
+        return not any(number for axis, number in self.coordinates(rank).items() if axis not in own)
+
+    def part(self, variable: Divided, rank: int) -> Part:
+        """The part of a variable that a rank holds."""
+        axes: Axes = tuple(variable.axes) or (None,) * len(variable.shape)
+        return shard_of(variable.shape, axes, self, rank)
+
+    def parts(self, variable: Divided, place: int) -> Iterator[tuple[int, Part]]:
+        """The ranks that write the value of one place of the data, with the part that each has."""
+        for rank in self.ranks:
+            if self.writes(variable, rank) and (variable.across_ranks == "same" or self.place(rank) == place):
+                yield rank, self.part(variable, rank)
+
+
+def in_a_row(num_ranks: int) -> Grid:
+    """Ranks that all have other rows."""
+    return Grid((num_ranks,), ("batch",), tuple(range(num_ranks)), "batch")
+
+
+def overlap(one: Part, other: Part) -> Part | None:
+    """What two parts of a variable have in common, None if that is nothing."""
+    common = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(one, other, strict=True))
+    return None if any(each.start >= each.stop for each in common) else common
+
+
+def within(inner: Part, outer: Part) -> Part:
+    """Where `inner` lies in `outer`, counted from its begin."""
+    return tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(inner, outer, strict=True))
