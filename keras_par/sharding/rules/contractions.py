@@ -51,52 +51,36 @@ def letters(subscripts: str, ranks: list[int]) -> tuple[list[tuple], tuple] | No
 
 def conv(original, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
     """By output channels costs nothing forward, by input channels one all-reduce of the result."""
-    spatial = len(inputs.shape) - 2
-    grouped = kernel.shape[-2] != inputs.shape[-1]
     options = {"strides": strides, "padding": padding, "data_format": data_format, "dilation_rate": dilation_rate}
-    if grouped or (data_format or keras.config.image_data_format()) != "channels_last":
+    if kernel.shape[-2] != inputs.shape[-1]:  # channels in groups
         return original(whole(inputs), whole(kernel), **options)
-    places, taps = [f"s{i}" for i in range(spatial)], [f"t{i}" for i in range(spatial)]
-    return compute(
-        lambda inputs, kernel: original(inputs, kernel, **options),
-        [inputs, kernel],
-        [("b", *places, "i"), (*taps, "i", "o")],
-        ("b", *places, "o"),
-        undivided=[*places, *taps],
-    )
+    return convolved(original, inputs, kernel, ("i", "o"), "o", options)
 
 
 def conv_transpose(
     original, inputs, kernel, strides=1, padding="valid", output_padding=None, data_format=None, dilation_rate=1
 ):
     """As a convolution; the kernel's last two dims are the other way round."""
-    spatial = len(inputs.shape) - 2
     options = {"strides": strides, "padding": padding, "data_format": data_format, "dilation_rate": dilation_rate}
-    options["output_padding"] = output_padding
-    if (data_format or keras.config.image_data_format()) != "channels_last":
-        return original(whole(inputs), whole(kernel), **options)
-    places, taps = [f"s{i}" for i in range(spatial)], [f"t{i}" for i in range(spatial)]
-    return compute(
-        lambda inputs, kernel: original(inputs, kernel, **options),
-        [inputs, kernel],
-        [("b", *places, "i"), (*taps, "o", "i")],
-        ("b", *places, "o"),
-        undivided=[*places, *taps],
-    )
+    return convolved(original, inputs, kernel, ("o", "i"), "o", {**options, "output_padding": output_padding})
 
 
 def depthwise_conv(original, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
     """Each rank has the outputs of its input channels. Costs nothing forward."""
-    spatial = len(inputs.shape) - 2
     options = {"strides": strides, "padding": padding, "data_format": data_format, "dilation_rate": dilation_rate}
-    if (data_format or keras.config.image_data_format()) != "channels_last":
+    return convolved(original, inputs, kernel, ("i", "m"), "i", options)
+
+
+def convolved(original, inputs, kernel, channels: tuple[str, str], result: str, options: dict):
+    """A convolution whose kernel ends in `channels` and whose result's channels are named `result`."""
+    if (options["data_format"] or keras.config.image_data_format()) != "channels_last":
         return original(whole(inputs), whole(kernel), **options)
-    places, taps = [f"s{i}" for i in range(spatial)], [f"t{i}" for i in range(spatial)]
+    places, taps = zip(*((f"s{i}", f"t{i}") for i in range(len(inputs.shape) - 2)), strict=True)
     return compute(
         lambda inputs, kernel: original(inputs, kernel, **options),
         [inputs, kernel],
-        [("b", *places, "i"), (*taps, "i", "m")],
-        ("b", *places, "i"),
+        [("b", *places, "i"), (*taps, *channels)],
+        ("b", *places, result),
         undivided=[*places, *taps, "m"],
     )
 
