@@ -129,6 +129,14 @@ def _():
     return classifier((LENGTH,), table, layers.Dense(8, "tanh"), logits, head=False, dtype="int32")
 
 
+@case("softmax-of-vocabulary", {".*words/kernel": (None, "model"), ".*words/bias": ("model",)}, next_tokens)
+def _():
+    # Logits so far apart that a probability without them would be cut off.
+    wide = keras.initializers.RandomNormal(stddev=30.0, seed=2)
+    words = layers.Dense(VOCABULARY, "softmax", kernel_initializer=wide, name="words")
+    return classifier((LENGTH,), layers.Embedding(VOCABULARY, 8), words, head=False, dtype="int32")
+
+
 # Attention.
 
 
@@ -149,6 +157,15 @@ def attention(layer, **call) -> keras.Model:
 @case("attention", HEADS, next_tokens)
 def _():
     return attention(layers.MultiHeadAttention(4, 6, name="attention"), use_causal_mask=True)
+
+
+@case("attention-block", HEADS | BLOCK, next_tokens)
+def _():
+    x = inputs = layers.Input((LENGTH,), dtype="int32")
+    x = layers.Embedding(VOCABULARY, 8)(x)
+    x = x + layers.MultiHeadAttention(4, 4, name="attention")(x, x, use_causal_mask=True)
+    x = x + layers.Dense(8, name="down")(layers.Dense(16, "relu", name="up")(layers.LayerNormalization()(x)))
+    return keras.Model(inputs, layers.Dense(VOCABULARY, name="logits")(x))
 
 
 @case("attention-with-dropout", HEADS, next_tokens, draws=True)

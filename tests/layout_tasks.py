@@ -20,14 +20,14 @@ OPTIMIZERS = {
 def train_plain(name: str, optimizer: str) -> dict:
     """Trains a case of a layout by Keras as it is, in one process."""
     case = LAYOUT_CASES[name]
-    return fit(case.model, OPTIMIZERS[optimizer], case.data())
+    return fit(case.model, OPTIMIZERS[optimizer], case.data(), from_logits="softmax" not in name)
 
 
 def train_divided(name: str, optimizer: str, mesh: tuple[int, ...]) -> dict:
     """Trains a case of a layout on a mesh."""
     case = LAYOUT_CASES[name]
     with dividing(case.layout, mesh) as about:
-        return {**fit(case.model, OPTIMIZERS[optimizer], case.data()), **about}
+        return {**train_plain(name, optimizer), **about}
 
 
 def train_plain_so(name: str) -> dict:
@@ -47,14 +47,32 @@ def train_divided_so(name: str, mesh: tuple[int, ...]) -> dict:
         return {**train_plain_so(name), **about}
 
 
+def train_on_three_axes(mesh: tuple[int, ...] | None) -> dict:
+    """Trains a transformer's block whose kernels are divided along two dims, on a mesh of three axes or without one."""
+    layout = {
+        ".*up/kernel": ("rows", "columns"),
+        ".*up/bias": ("columns",),
+        ".*down/kernel": ("columns", "rows"),
+        ".*(query|key|value)/kernel": ("rows", "columns", None),
+        ".*attention_output/kernel": ("columns", None, "rows"),
+        ".*embeddings": ("rows", "columns"),
+    }
+    scope = contextlib.nullcontext({}) if mesh is None else dividing(layout, mesh, ("batch", "rows", "columns"))
+    with scope as about:
+        return {
+            **fit(LAYOUT_CASES["attention-block"].model, OPTIMIZERS["adam"], LAYOUT_CASES["attention-block"].data()),
+            **about,
+        }
+
+
 @contextlib.contextmanager
-def dividing(layout: dict[str, tuple], mesh: tuple[int, ...]):
+def dividing(layout: dict[str, tuple], mesh: tuple[int, ...], names: tuple[str, ...] = ("batch", "model")):
     """A strategy's scope, in which collectives are counted; gives what is known about the rank."""
     import keras_par as kp
     from keras_par.comm import world
     from keras_par.comm.counting import CountingCommunicator
 
-    layout_map = keras.distribution.LayoutMap(keras.distribution.DeviceMesh(mesh, ("batch", "model")))
+    layout_map = keras.distribution.LayoutMap(keras.distribution.DeviceMesh(mesh, names))
     for pattern, axes in layout.items():
         layout_map[pattern] = axes
     strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
@@ -67,11 +85,11 @@ def dividing(layout: dict[str, tuple], mesh: tuple[int, ...]):
         world.replace(before)
 
 
-def fit(build, optimizer, data, **options) -> dict:
+def fit(build, optimizer, data, from_logits: bool = True, **options) -> dict:
     """Trains 10 steps, then what came of it and how much of it this rank holds."""
     keras.utils.set_random_seed(11)
     model = build()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
     model.compile(optimizer(), loss, metrics=["accuracy"], **options)
     x, y = data
     history = model.fit(x, y, batch_size=16, epochs=NUM_EPOCHS, verbose=0)

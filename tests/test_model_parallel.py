@@ -15,7 +15,7 @@ MESHES = [(1, 2), (2, 1), (2, 2), (1, 4)]
 QUICK_LAYOUTS = """
     dense-columns-rows dense-columns-columns einsum-dense embedding-by-vocabulary vocabulary attention
     grouped-attention-whole-keys conv2d depthwise-conv batch-normalization layer-normalization custom-layer recurrent
-    outputs subclassed
+    outputs softmax-of-vocabulary subclassed
 """
 QUICK_TRAININGS = "adamw accumulation moving-average loss-scale clipnorm lamb unit-norm eager xla mixed-float16"
 QUICK = {
@@ -55,6 +55,11 @@ def test_a_mesh_ends_where_one_process_ends(name, optimizer, mesh, ranks, plain,
     compare(results, twin, size, exactness)
     for result in results:
         assert result["evaluated"] == pytest.approx(twin["evaluated"], rel=2e-5)
+
+
+def test_a_mesh_of_three_axes(ranks, plain, exactness):
+    [twin] = plain.run(layout_tasks.train_on_three_axes, mesh=None)
+    compare(ranks(4).run(layout_tasks.train_on_three_axes, mesh=(1, 2, 2)), twin, 4, exactness)
 
 
 def ways() -> list:

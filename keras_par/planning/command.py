@@ -36,7 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     from keras_par.planning.model_file import ModelFileError
 
     try:
-        mesh = None if arguments.mesh is None else tuple(int(size) for size in arguments.mesh.split("x"))
+        sizes = [] if arguments.mesh is None else arguments.mesh.split("x")
+        if not all(size.lstrip("-").isdigit() for size in sizes):
+            raise ValueError(f"keras-par: --mesh {arguments.mesh} is no mesh: give its sizes as 2x4.")
+        mesh = tuple(map(int, sizes)) or None
         found = plan(arguments.strategy, arguments.model, arguments.ranks, arguments.rank, mesh, arguments.batch_size)
     except (ModelFileError, ValueError) as error:
         print(str(error), file=sys.stderr)

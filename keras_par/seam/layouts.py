@@ -4,6 +4,7 @@ import logging
 import re
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
@@ -72,13 +73,17 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
         return None
     layout = variable._layout
     mesh = mesh_of(strategy)
-    if layout is None and mesh is not None:
-        seen = vars(strategy).setdefault(SEEN_PATHS, [])
-        seen.append(variable.path)
+    if layout is None and mesh is not None and not within_optimizer():
+        vars(strategy).setdefault(SEEN_PATHS, {})[variable.path] = None
         layout = strategy._layout_map[variable.path]
     if layout is None or not any(layout.axes):
         return None
     mesh = mesh or rank_mesh(layout.device_mesh)
+    if mesh.batch_axis is None:
+        raise ValueError(
+            f"keras-par: variable '{variable.path}' has the layout {tuple(layout.axes)} of its own, but no strategy "
+            "divides variables: make it in the scope of a kp.ModelParallel."
+        )
     axes = layout.axes
     wrong = complaint(tuple(shape), axes, mesh.plan)
     if wrong and "divisible" in wrong and (within_attention() or is_replicable(strategy, variable.path)):
@@ -112,6 +117,12 @@ def path_of(layer: Any) -> str:
     return layer.path or "/".join(filter(None, (getattr(layer, "_parent_path", None), layer.name)))
 
 
+def within_optimizer() -> bool:
+    """True while an optimizer makes its state, which has the layouts of the variables it is for."""
+    stack = global_state.get_global_attribute("name_scope_stack") or []
+    return any(isinstance(scope.caller, keras.optimizers.Optimizer) for scope in stack)
+
+
 def within_attention() -> bool:
     """True while an attention layer of Keras's builds its parts."""
     stack = global_state.get_global_attribute("name_scope_stack") or []
@@ -126,7 +137,7 @@ def require_matches(strategy: Any, layer_paths: list[str]) -> None:
     """
     if mesh_of(strategy) is None:
         return
-    paths = [*getattr(strategy, SEEN_PATHS, []), *(f"{path}/output" for path in layer_paths)]
+    paths = [*getattr(strategy, SEEN_PATHS, {}), *(f"{path}/output" for path in layer_paths)]
     optional = getattr(strategy, "optional_patterns", ())
     without = unmatched(strategy._layout_map, paths)
     missing = without if len(without) == len(strategy._layout_map) else [p for p in without if p not in optional]
@@ -150,17 +161,24 @@ def distribute_tensor(tensor: Any, layout: Any) -> Any:
     is_unsaid = layout.device_mesh is None or len(layout.axes) == 0
     if in_symbolic_scope() or is_unsaid or not world.is_started() or world.current().size == 1:
         return tensor
-    mesh = rank_mesh(layout.device_mesh)
+    mesh, step = rank_mesh(layout.device_mesh), steps.current()
     operations.install()
     axes = list(layout.axes)
-    if steps.current() is not None and axes and axes[0] == mesh.batch_axis:
+    batch_axis = mesh.batch_axis if step is None or step.binding.mesh else step.binding.strategy.batch_dim_name
+    if step is not None and axes and axes[0] == batch_axis:
         axes[0] = None
-    sizes = [1 if size is None else size for size in tensor.shape]
+    if not hasattr(tensor, "shape"):
+        raise ValueError(
+            f"keras-par: the layout {tuple(layout.axes)} is for one tensor, but the layer's output is a "
+            f"{type(tensor).__name__} of several: leave out the pattern for its output, or divide them by "
+            "keras.distribution.distribute_tensor."
+        )
+    sizes = [0 if size is None else size for size in tensor.shape]  # which any number divides
     wrong = complaint(sizes, axes, mesh.plan)
     if wrong is None and any(axis and size is None for size, axis in zip(tensor.shape, axes, strict=True)):
         wrong = "it divides a dim of unknown size"
-    if wrong is None and steps.current() is not None and mesh.batch_axis in axes:
-        wrong = f"the ranks along '{mesh.batch_axis}' have other rows, so that it can divide dim 0 only"
+    if wrong is None and step is not None and batch_axis in axes:
+        wrong = f"the ranks along '{batch_axis}' have other rows, so that it can divide dim 0 only"
     if wrong:
         raise ValueError(
             f"keras-par: a tensor of shape {tuple(tensor.shape)} cannot have the layout {tuple(layout.axes)}: {wrong}: "

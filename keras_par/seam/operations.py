@@ -66,8 +66,7 @@ def wrapped(original: Callable, name: str) -> Callable:
         values, rule = (*args, *kwargs.values()), RULES.get(name)
         if rule is None or not any(map(holds_shards, values)) or any(map(is_irregular, values)):
             return original(*map(whole, args), **{key: whole(value) for key, value in kwargs.items()})
-        # Rules name the first argument by place.
-        while len(args) == 0 and kwargs:
+        if not args and parameters[0] in kwargs:  # rules name the first argument by place
             args.append(kwargs.pop(parameters[0]))
         return rule(original, *args, **kwargs)
 

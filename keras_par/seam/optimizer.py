@@ -11,7 +11,7 @@ from keras_par.seam import binding as bindings
 from keras_par.seam import step as steps
 from keras_par.seam.patch import wrap
 from keras_par.seam.sharded_optimizer import targets
-from keras_par.seam.views import local_view
+from keras_par.seam.views import is_summed, local_view
 
 
 def install() -> None:
@@ -54,6 +54,7 @@ def apply(original):
         trainable_variables = None if trainable_variables is None else list(trainable_variables)
         grads = with_shapes(self, grads, trainable_variables)
         if id(self) not in step.scaled:
+            require_even(step, trainable_variables if trainable_variables is not None else self._trainable_variables)
             grads = bindings.weigh(grads, step.binding.weight(step, tf.float32))
         step.scaled.discard(id(self))
         if step.captured is not None:
@@ -62,6 +63,21 @@ def apply(original):
         return reduce_and_apply(original, self, step, grads, trainable_variables)
 
     return replacement
+
+
+def require_even(step: steps.Step, variables) -> None:
+    """Refuses gradients that were summed over ranks with unequal numbers of rows before they could be weighted.
+
+    Raises:
+        ValueError: a variable is divided among these ranks, and their rows are not known to be as many.
+    """
+    summed = next((variable for variable in variables if is_summed(variable)), None)
+    if summed is not None and not isinstance(step.local, int):
+        raise ValueError(
+            f"keras-par: the gradient of '{summed.path}', which is divided along the batch axis, is summed over ranks "
+            "with other numbers of rows: let the training step take the gradients of optimizer.scale_loss(loss), or "
+            "give it batches that the ranks divide evenly (drop_remainder=True)."
+        )
 
 
 def apply_several(original):

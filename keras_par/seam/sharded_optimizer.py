@@ -58,6 +58,9 @@ def apply(original):
         divided = sharded(variables)
         if not divided or is_local():
             return original(self, grads, trainable_variables)
+        if not self.built:
+            with keras.name_scope(self.name, caller=self):
+                self.build(variables)
         with without_constraints(divided) as constraints, local_view():
             original(self, grads, variables)
         for variable, constraint in constraints:

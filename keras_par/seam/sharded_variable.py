@@ -113,7 +113,9 @@ class ShardedVariable(keras.Variable):
 
 def checksum(value: tf.Tensor) -> int | None:
     """A number that tells whole values apart; None while a graph is traced."""
-    return zlib.crc32(np.ascontiguousarray(value).tobytes()) if hasattr(value, "numpy") else None
+    if not hasattr(value, "numpy"):
+        return None
+    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
 
 
 def install() -> None:

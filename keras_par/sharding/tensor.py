@@ -24,6 +24,8 @@ class ShardedTensor(tf.__internal__.types.Tensor):
         mesh: of the axes.
     """
 
+    __array_priority__ = 100  # NumPy leaves operators to tensors
+
     def __init__(self, local: tf.Tensor, axes: Axes, mesh: RankMesh):
         self.local, self.axes, self.mesh = local, tuple(axes), mesh
         shape = [
@@ -80,7 +82,7 @@ class ShardedTensor(tf.__internal__.types.Tensor):
     def __tf_tensor__(self, dtype=None, name=None):
         return tf.convert_to_tensor(self.whole(), dtype=dtype, name=name)
 
-    def __array__(self, dtype=None):
+    def __array__(self, dtype=None, copy=None):
         return self.whole().__array__(dtype)
 
     def __len__(self) -> int:
@@ -107,10 +109,15 @@ class ShardedTensor(tf.__internal__.types.Tensor):
     def __getitem__(self, index):
         entries = index if isinstance(index, tuple) else (index,)
         dims = dims_of(entries, self.ndim)
-        if dims is None or any(self.axes[dim] is not None for dim, entry in dims if entry != slice(None)):
+        if dims is None or any(self.axes[dim] is not None for dim, entry in dims if not is_all(entry)):
             return self.whole()[index]
         kept = [None if entry is None else self.axes[dim] for dim, entry in dims if not isinstance(entry, int)]
         return ShardedTensor(self.local[index], tuple(kept), self.mesh)
+
+
+def is_all(entry: Any) -> bool:
+    """True if an index's entry takes all of a dim, or makes a new one."""
+    return entry is None or entry == slice(None)
 
 
 def dims_of(entries: tuple, ndim: int) -> list[tuple[int, Any]] | None:
@@ -161,7 +168,8 @@ def define_operators() -> None:
 
     def define(name: str, operation: str, is_swapped: bool = False) -> None:
         def operator(self, *others):
-            return getattr(keras.ops, operation)(*(reversed((self, *others)) if is_swapped else (self, *others)))
+            name = operation.replace("logical", "bitwise") if self.dtype.is_integer else operation
+            return getattr(keras.ops, name)(*(reversed((self, *others)) if is_swapped else (self, *others)))
 
         setattr(ShardedTensor, f"__{name}__", operator)
 

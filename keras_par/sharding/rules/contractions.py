@@ -85,13 +85,19 @@ def convolved(original, inputs, kernel, channels: tuple[str, str], result: str, 
     )
 
 
-def pool(original, inputs, *args, **options):
+def pool(original, inputs, pool_size, strides=None, padding="valid", data_format=None):
     """Channels may be divided."""
     spatial = [f"s{i}" for i in range(len(inputs.shape) - 2)]
     names = ("b", *spatial, "c")
-    if (options.get("data_format") or keras.config.image_data_format()) != "channels_last":
-        return original(whole(inputs), *args, **options)
-    return compute(lambda local: original(local, *args, **options), [inputs], [names], names, undivided=spatial)
+    if (data_format or keras.config.image_data_format()) != "channels_last":
+        return original(whole(inputs), pool_size, strides, padding, data_format)
+    return compute(
+        lambda local: original(local, pool_size, strides, padding, data_format),
+        [inputs],
+        [names],
+        names,
+        undivided=spatial,
+    )
 
 
 def batch_normalization(original, x, mean, variance, axis, offset=None, scale=None, epsilon=1e-3):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_par.sharding.compute import Labels, compute
@@ -10,7 +11,7 @@ from keras_par.sharding.compute import Labels, compute
 def elementwise(original, *args, **kwargs):
     """Shards stay shards; tensors that are alike on all ranks give the elements that belong to them."""
     names = list(kwargs)
-    values = [*args, *kwargs.values()]
+    values = [np.asarray(value) if isinstance(value, (list, tuple)) else value for value in (*args, *kwargs.values())]
     places = [i for i, value in enumerate(values) if is_operand(value)]
     operands = [values[i] for i in places]
 
@@ -26,12 +27,12 @@ def elementwise(original, *args, **kwargs):
 def where(original, condition, x1=None, x2=None):
     """As other operations; without values to choose from it tells places, for which the condition is whole."""
     if x1 is None or x2 is None:
-        return original(condition.whole(), x1, x2)
+        return original(*(value.whole() if hasattr(value, "whole") else value for value in (condition, x1, x2)))
     return elementwise(original, condition, x1, x2)
 
 
 def is_operand(value: Any) -> bool:
-    return tf.is_tensor(value) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+    return tf.is_tensor(value) or (hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type))
 
 
 def shape_of(value: Any) -> tuple[int | None, ...]:

@@ -1,5 +1,7 @@
 """Taking rows of a table that is divided by rows, by columns, or by both."""
 
+import math
+
 import tensorflow as tf
 
 from keras_par.sharding.collectives import total
@@ -24,8 +26,12 @@ def take(original, x, indices, axis=None):
     indices = tf.where(indices < 0, indices + length * group.size, indices)
     own = indices - length * group.rank
     is_own = (own >= 0) & (own < length)
+    is_none = (indices < 0) | (indices >= length * group.size)  # their rows are NaN, where one process would fail
     rows = original(x.local, tf.where(is_own, own, 0), axis)
-    mask = tf.reshape(is_own, [*[1] * dim, *tf.unstack(tf.shape(indices)), *[1] * (x.ndim - dim - 1)])
-    rows = total(tf.where(mask, rows, tf.zeros([], rows.dtype)), group)
+    around = [*[1] * dim, *tf.unstack(tf.shape(indices)), *[1] * (x.ndim - dim - 1)]
+    others = tf.zeros([], rows.dtype)
+    if x.dtype.is_floating:
+        others = tf.where(tf.reshape(is_none, around), tf.constant(math.nan, rows.dtype), others)
+    rows = total(tf.where(tf.reshape(is_own, around), rows, others), group)
     kept = tuple(None if isinstance(name, str) else x.axes[name] for name in result)
     return ShardedTensor(rows, kept, x.mesh) if any(kept) else rows

@@ -4,10 +4,12 @@ Of each row the ranks exchange the largest logit, then the sum of the powers and
 of `from_logits=True`, up to rounding.
 """
 
+import math
+
 import keras
 import tensorflow as tf
 
-from keras_par.sharding.collectives import total
+from keras_par.sharding.collectives import split, total
 from keras_par.sharding.rules.contractions import whole
 from keras_par.sharding.rules.elementwise import elementwise
 from keras_par.sharding.rules.reductions import largest
@@ -31,13 +33,20 @@ def sparse_categorical_crossentropy(original, target, output, from_logits=False,
     target = tf.cast(whole(target), tf.int64)
     if len(target.shape) == logits.ndim and target.shape[-1] == 1:
         target = tf.squeeze(target, -1)
+    if not target.shape.is_compatible_with(logits.shape[:-1]):
+        raise ValueError(
+            f"keras-par: targets of shape {target.shape} do not fit logits of shape {logits.shape}, which want one for "
+            "each row: give them that shape."
+        )
     length = logits.local.shape[-1]
     own = target - length * logits.group(-1).rank
     is_own = (own >= 0) & (own < length)
+    is_none = (target < 0) | (target >= logits.shape[-1])  # such labels have the loss NaN, as on a GPU
 
     def of_label(below):
         picked = tf.gather(below, tf.where(is_own, own, 0), axis=-1, batch_dims=len(target.shape))
-        return tf.where(is_own, picked, tf.zeros([], picked.dtype))
+        none = tf.where(is_none, tf.constant(math.nan, picked.dtype), tf.zeros([], picked.dtype))
+        return tf.where(is_own, picked, none)
 
     return entropy(logits, of_label)
 
@@ -50,12 +59,12 @@ def categorical_crossentropy(original, target, output, from_logits=False, axis=-
     weights = target if isinstance(target, ShardedTensor) else keras.ops.convert_to_tensor(target)
     if isinstance(weights, ShardedTensor) and weights.axes != logits.axes:
         weights = weights.whole()
+    if not weights.shape.is_compatible_with(logits.shape):
+        return original(whole(target), whole_with_logits(output), from_logits, axis)
     if isinstance(weights, ShardedTensor):
         shares, sums = weights.local, keras.ops.sum(weights, axis=-1)
     else:
-        group = logits.group(-1)
-        length = logits.local.shape[-1]
-        shares = weights[..., length * group.rank : length * (group.rank + 1)]
+        shares = split(weights, weights.shape.rank - 1, logits.group(-1))
         sums = tf.reduce_sum(weights, -1)
     shares = tf.cast(shares, logits.dtype)
     return entropy(logits, lambda below: tf.reduce_sum(below * shares, -1), tf.cast(sums, logits.dtype))

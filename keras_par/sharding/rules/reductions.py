@@ -55,6 +55,9 @@ def variance_over(original, x, axis=None, keepdims=False):
     """The mean squared distance from the mean. Costs two small all-reduces if a dim is divided."""
     if num_parts(x, dims_of(x, axis)) == 1:
         return mean_over(original, x, axis, keepdims)  # local, as means are
+    if x.dtype in (tf.float16, tf.bfloat16):  # in float32, as Keras does
+        wide = variance_over(original, keras.ops.cast(x, "float32"), axis, keepdims)
+        return keras.ops.cast(wide, x.dtype.name)
     mean = keras.ops.mean(x, axis=axis, keepdims=True)
     return keras.ops.mean(keras.ops.square(x - mean), axis=axis, keepdims=keepdims)
 
@@ -67,8 +70,9 @@ def deviation_over(original, x, axis=None, keepdims=False):
 def moments_over(original, x, axes, keepdims=False, synchronized=False):
     """Mean and variance. Costs two small all-reduces if a dim is divided."""
     if num_parts(x, dims_of(x, axes)) > 1:
-        x = keras.ops.cast(x, "float32") if x.dtype in (tf.float16, tf.bfloat16) else x
-        return keras.ops.mean(x, axes, keepdims), keras.ops.var(x, axes, keepdims)
+        wide = keras.ops.cast(x, "float32") if x.dtype in (tf.float16, tf.bfloat16) else x
+        both = keras.ops.mean(wide, axes, keepdims), keras.ops.var(wide, axes, keepdims)
+        return tuple(keras.ops.cast(each, x.dtype.name) for each in both)
     mean, variance = original(x.local, axes, keepdims, synchronized)
     names = names_after(x, dims_of(x, axes), keepdims)
     kept = tuple(None if name is None else x.axes[name] for name in names)
@@ -86,6 +90,23 @@ def reduced_whole(original, x, axis=None, keepdims=False, **options):
         [range(x.ndim)],
         names_after(x, dims, keepdims),
     )
+
+
+def argmax(original, x, axis=None, keepdims=False):
+    """The place of the first largest element. Costs two all-gathers of one number a line if the dim is divided."""
+    dims = dims_of(x, axis)
+    if axis is None or num_parts(x, dims) == 1 or x.dtype.is_bool:
+        return reduced_whole(original, x, axis, keepdims)
+    [dim], group = dims, x.group(dims[0])
+    values = tf.reduce_max(x.local, dim, keepdims=keepdims)
+    places = original(x.local, axis=dim, keepdims=keepdims)
+    places += tf.cast(x.local.shape[dim] * group.rank, places.dtype)
+    values, places = (group.all_gather(part[None], unique("argmax")) for part in (values, places))
+    first = tf.one_hot(tf.argmax(values, 0), group.size, axis=0, dtype=places.dtype)
+    names = names_after(x, dims, keepdims)
+    found = tf.ensure_shape(tf.reduce_sum(places * first, 0), [1 if n is None else x.local.shape[n] for n in names])
+    kept = tuple(None if name is None else x.axes[name] for name in names)
+    return ShardedTensor(found, kept, x.mesh) if any(kept) else found
 
 
 def along_whole(original, x, axis=-1, **options):

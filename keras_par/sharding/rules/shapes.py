@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import tensorflow as tf
 
 from keras_par.sharding.compute import compute
@@ -16,13 +17,13 @@ def shape(original, x):
 
 
 def cast(original, x, dtype):
-    """Each shard is cast."""
-    return x.with_local(original(x.local, dtype))
+    """Each shard is cast; what has the dtype stays as it is, with all that Keras has noted on it."""
+    return x if keras.backend.standardize_dtype(dtype) == x.dtype.name else x.with_local(original(x.local, dtype))
 
 
 def convert_to_tensor(original, x, dtype=None, sparse=None, ragged=None):
     """A sharded tensor is one already."""
-    return x if dtype is None else x.with_local(original(x.local, dtype))
+    return x if dtype is None else cast(original, x, dtype)
 
 
 def transpose(original, x, axes=None):
@@ -69,6 +70,8 @@ def squeeze(original, x, axis=None):
 
 def reshape(original, x, newshape):
     """A divided dim may be the first of those that are joined or that it falls into; else the tensor is whole."""
+    if isinstance(newshape, tf.Tensor):
+        return original(x.whole(), newshape)
     new = [newshape] if isinstance(newshape, int) else list(newshape)
     found = reshaped(x, new)
     if found is None:
@@ -81,6 +84,8 @@ def reshaped(x: ShardedTensor, new: list) -> tuple[list, tuple] | None:
     """The shape of a shard after reshaping to `new`, and its divisions; None if shards cannot be reshaped."""
     old = x.shape.as_list()
     sizes = resolved(old, [size if isinstance(size, int) and size >= 0 else None for size in new])
+    if old.count(None) > 1:  # which unknown size is which, only running tells
+        return None
     head, tail = 0, 0
     while head < min(len(old), len(sizes)) and old[head] == sizes[head]:
         head += 1

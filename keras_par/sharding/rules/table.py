@@ -20,7 +20,7 @@ NN = """
 """
 MATH = "rsqrt erf erfc erfinv"
 WHOLE_LINES = "cumsum cumprod flip sort argsort"
-REDUCED_WHOLE = "max min amax amin prod all any argmax argmin count_nonzero median"
+REDUCED_WHOLE = "max min amax amin prod all any argmin median"
 
 RULES: dict[str, Callable] = {
     "core.cast": shapes.cast,
@@ -41,6 +41,7 @@ RULES: dict[str, Callable] = {
     "nn.moments": reductions.moments_over,
     "nn.softmax": reductions.softmax,
     "nn.sparse_categorical_crossentropy": losses.sparse_categorical_crossentropy,
+    "numpy.argmax": reductions.argmax,
     "numpy.concatenate": shapes.concatenate,
     "numpy.einsum": contractions.einsum,
     "numpy.expand_dims": shapes.expand_dims,
