@@ -231,5 +231,5 @@ def test_a_device_mesh_without_the_axis_is_refused(ranks):
 
 def test_a_strategy_that_would_divide_nothing_is_refused(ranks):
     [failure, _] = ranks(2).attempt(catalogue_tasks.train_with_other_names)
-    assert failure.kind == "ValueError"
+    assert failure.kind == "AgreedValueError"
     assert "matches no variable and no layer's output" in failure.message

@@ -133,11 +133,15 @@ class HorovodCollectives(Communicator):
 class HorovodCommunicator(HorovodCollectives):
     """All ranks of a job started by `horovodrun` or `mpirun`, connected by MPI or Gloo.
 
+    Args:
+        engine: "mpi" or "gloo".
+        size: number of ranks that were launched.
+
     Raises:
         RuntimeError: Horovod does not load, or has no support for `engine`.
     """
 
-    def __init__(self, engine: str):
+    def __init__(self, engine: str, size: int):
         operations = load()
         built = operations.mpi_built() if engine == "mpi" else operations.gloo_built()
         if not built:
@@ -145,7 +149,10 @@ class HorovodCommunicator(HorovodCollectives):
                 f"keras-par: the job was started for {engine}, but Horovod was built without it: "
                 f"run 'keras-par install-horovod --engine {engine} --rebuild'."
             )
-        os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")  # meshes are made later than communication
+        # Meshes are made later than communication. Ranks that are not bound to cores pay for what this costs in each
+        # of Horovod's cycles, so that a number of ranks without divisors, whose meshes have no groups, does without.
+        if any(size % divisor == 0 for divisor in range(2, size)):
+            os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
         operations.init()
         super().__init__(operations, engine, tuple(range(operations.size())), operations.global_process_set)
         self._groups: dict[tuple[int, ...], HorovodCollectives | None] = {}

@@ -53,7 +53,7 @@ def main(folder: str) -> None:
     launched = launch.detect()
     sets = [operations.ProcessSet(members) for members in halves(launched.size)]
     operations.init(process_sets=sets)  # the communicator's own init then finds Horovod started
-    communicator = HorovodCommunicator(launched.engine)
+    communicator = HorovodCommunicator(launched.engine, launched.size)
     record.note(stage="summing over process sets")
     record.note(process_sets=all([sums_over_members(operations, each) for each in sets if each.included()]))
     messages: list[dict[str, float]] = []

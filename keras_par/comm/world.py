@@ -47,7 +47,7 @@ def create(engine: str | None, launched: launch.Launch) -> Communicator:
     rendezvous.join(launched)
     from keras_par.comm.horovod import HorovodCommunicator
 
-    return watched(lambda: HorovodCommunicator(launched.engine))
+    return watched(lambda: HorovodCommunicator(launched.engine, launched.size))
 
 
 def watched(start: Callable[[], Communicator]) -> Communicator:

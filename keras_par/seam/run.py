@@ -18,7 +18,8 @@ from keras_par.seam.input import Source
 from keras_par.seam.prepare import prepare
 from keras_par.seam.same_data import warn_if_unequal
 from keras_par.seam.shards import Remainder
-from keras_par.seam.writers import warn_of_other_paths
+from keras_par.seam.views import sharded
+from keras_par.seam.writers import require_everywhere, warn_of_other_paths
 
 End = Literal["same", "agree", "fill up"]
 logger = logging.getLogger("keras_par")
@@ -91,6 +92,8 @@ class Run:
         dataset = source.dataset(data.size, data.rank, shuffle_seed, answers[0]["order"])
         if not self._started and (self.kind == "fit" or not self.binding.prepared):
             prepare(self.model, self.binding, dataset.element_spec, only_predict=self.kind == "predict")
+            if sharded(self.model.variables):
+                require_everywhere(self.model, self.heard)
         self._started = True
         counts = [answer["batches"] for answer in answers]
         unannounced = any(answer["may_end_unannounced"] for answer in answers)

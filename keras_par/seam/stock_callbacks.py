@@ -105,23 +105,14 @@ def saves_once(original):
     Where a class of Keras's itself saves, which all ranks do alike, that costs one all-reduce of the gradients that
     are accumulated, if there are any; a subclass saves what the writing rank has. Of a model that is divided rank 0
     writes, and all ranks take part; see `model_files.together`.
-
-    Raises:
-        ValueError: the model is divided, and not all ranks have the callback.
     """
 
     def replacement(self, *args, **kwargs):
         run, callback = runs.current(), _acting.get()
         if run is None or callback is None:
             return original(self, *args, **kwargs)
-        is_apart = getattr(callback, "every_rank_writes", False)
         is_everywhere = writers.is_everywhere(callback, run.heard)
         if model_files.divided(self):
-            if not is_everywhere and not is_apart:
-                raise ValueError(
-                    f"keras-par: {type(callback).__name__} is not on all ranks, but model '{self.name}' is divided, so "
-                    "that none can save it alone: give fit the same callbacks on every rank."
-                )
             return original(self, *args, **kwargs)
         alike = type(callback) in writers.STOCK and run.model is self and is_everywhere
         with model_files.whole_accumulators(self, run.binding.data) if alike else contextlib.nullcontext():

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import callbacks
 
+from keras_par.comm.agreement import AgreedValueError
 from keras_par.comm.communicator import Communicator
 
 # Keras's callbacks that write, print or send something, and what says where to.
@@ -52,6 +53,21 @@ def is_written_before(callback: Any, rank: int, heard: list[dict[str, str | None
 def is_everywhere(callback: Any, heard: list[dict[str, str | None]]) -> bool:
     """True if every rank has this callback."""
     return all(getattr(callback, PLACE, None) in ranks for ranks in heard)
+
+
+def require_everywhere(model: keras.Model, heard: list[dict[str, str | None]]) -> None:
+    """Refuses callbacks of some ranks only that would save a model which all ranks have to save together.
+
+    Raises:
+        ValueError: on every rank.
+    """
+    saving = (callbacks.ModelCheckpoint.__name__, callbacks.BackupAndRestore.__name__)
+    for name in (name for ranks in heard for name in ranks if name.split()[0] in saving):
+        if not all(name in ranks for ranks in heard):
+            raise AgreedValueError(
+                f"keras-par: {name.split()[0]} is not on all ranks, but model '{model.name}' is divided, so that none "
+                "can save it alone: give fit the same callbacks on every rank."
+            )
 
 
 def warn_of_other_paths(communicator: Communicator, heard: list[dict[str, str | None]]) -> None:
