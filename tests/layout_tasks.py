@@ -80,9 +80,21 @@ def dividing(layout: dict[str, tuple], mesh: tuple[int, ...], names: tuple[str, 
     before = world.replace(counting)
     try:
         with strategy.scope():
-            yield {"rank": kp.rank(), "size": kp.size(), "sent": counting.calls}
+            yield {
+                "rank": kp.rank(),
+                "size": kp.size(),
+                "sent": counting.calls,
+                "axes": divided_axes(layout, mesh, names),
+            }
     finally:
         world.replace(before)
+
+
+def divided_axes(layout: dict[str, tuple], mesh: tuple[int, ...], names: tuple[str, ...]) -> set[str]:
+    """The axes of several ranks that a layout of variables names."""
+    sizes = dict(zip(names, mesh, strict=True))
+    variables = [axes for pattern, axes in layout.items() if not pattern.endswith("/output")]
+    return {axis for axes in variables for axis in axes if axis is not None and sizes[axis] > 1}
 
 
 def fit(build, optimizer, data, from_logits: bool = True, **options) -> dict:

@@ -114,7 +114,14 @@ def train(kind: str, parts, seed: int = 5) -> dict:
     x, y = rows(kind)
     history = model.fit(x, y, batch_size=8, epochs=1, verbose=0)
     predictions = model.predict(x[:9], batch_size=8, verbose=0)
-    return {"weights": model.get_weights(), "predictions": predictions, "logs": history.history}
+    held = [getattr(variable, "local_shape", tuple(variable.shape)) for variable in model.weights]
+    return {
+        "weights": model.get_weights(),
+        "predictions": predictions,
+        "logs": history.history,
+        "held": sum(int(np.prod(shape)) for shape in held),
+        "parameters": sum(int(np.prod(variable.shape)) for variable in model.weights),
+    }
 
 
 def train_divided(kind: str, parts, mesh: tuple[int, int], choices: Sequence[int]) -> dict:
@@ -125,4 +132,4 @@ def train_divided(kind: str, parts, mesh: tuple[int, int], choices: Sequence[int
     layout = layout_of(build(kind, parts), mesh, choices)
     keras.utils.clear_session(free_memory=False)
     with dividing(layout, mesh) as about:
-        return {**train(kind, parts), "rank": about["rank"], "layout": layout}
+        return {**train(kind, parts), **about}

@@ -29,6 +29,32 @@ def test_every_launcher_gives_the_same_losses(data_dir):
     assert found["mpirun"] == pytest.approx(losses(alone), rel=1e-4)
 
 
+def test_a_mesh_that_needs_groups_of_ranks_where_horovod_may_make_none_is_refused_on_every_rank(tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+        import keras
+        import keras_par as kp
+
+        kp.init()
+        mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"], [f"cpu:{rank}" for rank in range(4)])
+        layout_map = keras.distribution.LayoutMap(mesh)
+        layout_map["dense/kernel"] = (None, "model")
+        with kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch").scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, name="dense")])
+            try:
+                model.predict(keras.ops.ones((4, 4)), verbose=0)
+            except RuntimeError as error:
+                print(f"rank {kp.rank()}: {error}")
+        """,
+    )
+    job = start("mpirun", 4, script, HOROVOD_DYNAMIC_PROCESS_SETS="0")
+    assert job.status == 0, job.output
+    sentences = job.find(r"rank (\d): keras-par: the mesh needs a group of the ranks \[0, 1\], and Horovod makes none")
+    assert sorted(sentences) == ["0", "1", "2", "3"], job.output
+    assert len(job.find("and HOROVOD_DYNAMIC_PROCESS_SETS unset")) == 4
+
+
 def losses(job) -> list[float]:
     """The losses of two epochs' last steps, and the test losses before and after."""
     steps = job.find(rf"loss is {NUMBER}")

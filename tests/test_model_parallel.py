@@ -27,6 +27,7 @@ QUICK[(2, 1), "adam"] = {"over-the-batch", "over-batch-and-model", "batch-normal
 
 def sweep() -> list:
     found = []
+    assert set().union(*QUICK.values()) <= set(LAYOUT_CASES)
     for mesh in MESHES:
         for optimizer in ("adam", "sgd"):
             for name in LAYOUT_CASES:
@@ -36,9 +37,12 @@ def sweep() -> list:
 
 
 def compare(results: list[dict], twin: dict, size: int, exactness, tolerance: float = TOLERANCE) -> None:
-    """Every rank ends where the twin ends."""
+    """Every rank ends where the twin ends, and holds only a part where the layout divides anything."""
     assert [result["rank"] for result in results] == list(range(size))
+    assert twin["held"] == twin["parameters"]
     for result in results:
+        assert result["size"] == size
+        assert (result["held"] < result["parameters"]) == bool(result["axes"])
         exactness(relative_distance(result["weights"], twin["weights"]), tolerance)
         exactness(relative_distance([result["predictions"]], [twin["predictions"]]), 3 * tolerance)
         assert log_distance(result["logs"], twin["logs"]) < max(2e-5, tolerance)

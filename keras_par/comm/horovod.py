@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_par.comm.agreement import AgreedRuntimeError
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
 
@@ -149,8 +150,9 @@ class HorovodCommunicator(HorovodCollectives):
                 f"keras-par: the job was started for {engine}, but Horovod was built without it: "
                 f"run 'keras-par install-horovod --engine {engine} --rebuild'."
             )
-        # Meshes are made later than communication. Ranks that are not bound to cores pay for what this costs in each
-        # of Horovod's cycles, so that a number of ranks without divisors, whose meshes have no groups, does without.
+        # Meshes are made later than communication. In this mode Horovod's thread keeps operations from being queued
+        # while it waits for other ranks in each cycle, which slows ranks that are not bound to cores, so that a
+        # number of ranks without divisors, whose meshes have no groups, does without.
         if any(size % divisor == 0 for divisor in range(2, size)):
             os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
         operations.init()
@@ -168,10 +170,20 @@ class HorovodCommunicator(HorovodCollectives):
             return self
         for ranks in map(tuple, groups):
             if len(ranks) > 1 and ranks not in self._groups:
-                made = self._ops.add_process_set(list(ranks))
+                made = self._make(ranks)
                 is_own = self.rank in ranks
                 self._groups[ranks] = HorovodCollectives(self._ops, self.engine, ranks, made) if is_own else None
         return self._groups[own] if len(own) > 1 else SoloCommunicator()
+
+    def _make(self, ranks: tuple[int, ...]) -> Any:
+        """A process set of Horovod's."""
+        try:
+            return self._ops.add_process_set(list(ranks))
+        except ValueError as error:
+            raise AgreedRuntimeError(
+                f"keras-par: the mesh needs a group of the ranks {list(ranks)}, and Horovod makes none: {error} Leave "
+                "starting Horovod to kp.init(), and HOROVOD_DYNAMIC_PROCESS_SETS unset."
+            ) from error
 
     def shutdown(self):
         self._ops.shutdown()

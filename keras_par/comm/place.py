@@ -13,7 +13,7 @@ PACKAGE = str(Path(__file__).resolve().parents[1])
 # Code between a layer and a collective, which says nothing about the model.
 BETWEEN = (
     PACKAGE,
-    *(f"{part}/src/{room}/" for part in ("keras",) for room in ("ops", "backend", "utils")),
+    *(f"keras/src/{room}/" for room in ("ops", "backend", "utils")),
     "/tensorflow/",
 )
 

@@ -46,9 +46,14 @@ def complaint(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> s
     return None
 
 
+def matches(pattern: str, path: str) -> bool:
+    """True if a pattern is the whole of a path, as a regular expression or as it stands."""
+    return pattern == path or re.fullmatch(pattern, path) is not None
+
+
 def unmatched(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:
-    """The patterns that are the whole of no path, as a regular expression or as it stands."""
-    return [p for p in patterns if p not in paths and not any(re.fullmatch(p, path) for path in paths)]
+    """The patterns that match no path."""
+    return [pattern for pattern in patterns if not any(matches(pattern, path) for path in paths)]
 
 
 def nearest(pattern: str, paths: Iterable[str], count: int = 3) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_par.plan.layout import Axes
+from keras_par.plan.layout import Axes, matches
 from keras_par.plan.mesh_sizes import is_size
 from keras_par.plan.suggestion import instead, shown
 from keras_par.plan.toml_lines import Key, line_of, lines_of_keys
@@ -67,11 +67,10 @@ class Strategy:
 
     def undeclared(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         """The paths of variables with two dims or more about which no entry says anything."""
-        patterns = [entry.pattern for entry in self.entries]
         return [
             path
             for path, shape in shapes.items()
-            if len(shape) > 1 and not any(pattern == path or re.fullmatch(pattern, path) for pattern in patterns)
+            if len(shape) > 1 and not any(matches(entry.pattern, path) for entry in self.entries)
         ]
 
 

@@ -1,7 +1,6 @@
 """Finds the layout that a strategy has for a variable or for a layer's output, and says what is wrong with it."""
 
 import logging
-import re
 from typing import Any
 
 import keras
@@ -12,7 +11,7 @@ from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
-from keras_par.plan.layout import Axes, complaint, divided, nearest, unmatched
+from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, unmatched
 from keras_par.plan.mesh import Mesh
 from keras_par.seam import operations
 from keras_par.seam import step as steps
@@ -103,13 +102,13 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
 
 def is_replicable(strategy: Any, path: str) -> bool:
     """True if the strategy would rather have a variable whole than refuse one that its axes do not divide evenly."""
-    return any(path == p or re.fullmatch(p, path) for p in getattr(strategy, "replicable_patterns", ()))
+    return any(matches(pattern, path) for pattern in getattr(strategy, "replicable_patterns", ()))
 
 
 def said_by(strategy: Any, path: str) -> str | None:
     """The pattern of a strategy's layout map that is for a path, None if there is none."""
     patterns = () if mesh_of(strategy) is None else tuple(strategy._layout_map)
-    return next((pattern for pattern in patterns if pattern == path or re.fullmatch(pattern, path)), None)
+    return next((pattern for pattern in patterns if matches(pattern, path)), None)
 
 
 def path_of(layer: Any) -> str:

@@ -5,17 +5,12 @@ nothing else meanwhile, take part in that. So anything that saves or loads works
 """
 
 import contextlib
-import contextvars
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import in_stateless_scope
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.saving import saving_lib
 
 from keras_par.comm import failures, world
@@ -24,10 +19,10 @@ from keras_par.comm.broadcast import from_bytes, to_bytes
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.layout import shard_of
 from keras_par.seam import binding as bindings
-from keras_par.seam.patch import wrap, wrap_property
+from keras_par.seam.patch import wrap
 from keras_par.seam.sharded_variable import ShardedVariable
 from keras_par.seam.state import is_partial, state_of
-from keras_par.seam.views import is_local, local_view, sharded
+from keras_par.seam.views import leader, led_by, local_view, sharded
 from keras_par.sharding.tensor import ShardedTensor
 
 DONE = -1
@@ -41,9 +36,6 @@ def install() -> None:
     for name in ("save_model", "save_weights_only"):
         wrap(saving_lib, name, saving_by(f"keras.saving.{name}"))
     wrap(saving_lib, "is_memory_sufficient", memory_is_sufficient)
-    wrap_property(ShardedVariable, "value", value)
-    wrap(ShardedVariable, "assign", assign)
-    wrap(ShardedVariable, "_direct_assign", direct_assign)
 
 
 def divided(model: keras.Model) -> list[ShardedVariable]:
@@ -56,7 +48,7 @@ def saving_by(what: str) -> Callable:
 
     def saved_together(original):
         def replacement(model, *args, **kwargs):
-            if _leader.get() is not None or not divided(model):
+            if leader() is not None or not divided(model):
                 return original(model, *args, **kwargs)
 
             def write():
@@ -137,13 +129,12 @@ class Files:
 
     def lead(self, act: Callable[[], Any]) -> tuple[Any, Exception | None]:
         """On rank 0, what `act` returns or raises."""
-        token = _leader.set(self)
         try:
-            return act(), None
+            with led_by(self):
+                return act(), None
         except Exception as error:
             return None, error
         finally:
-            _leader.reset(token)
             self._order(DONE)
 
     def serve(self) -> tuple[None, None]:
@@ -198,48 +189,6 @@ class Files:
             [piece] = self._communicator.broadcast([piece], "kp.files.shard")
             if shard == own:
                 variable.local.assign(from_bytes(piece, like))
-
-
-_leader: contextvars.ContextVar[Files | None] = contextvars.ContextVar("keras_par_files", default=None)
-
-
-def value(getter: Callable) -> Callable:
-    """Where rank 0 acts for all, the value of a sharded variable is the whole one."""
-
-    def replacement(self):
-        leader = _leader.get()
-        if leader is None or is_local() or in_symbolic_scope() or not tf.executing_eagerly():
-            return getter(self)
-        return leader.read(self)
-
-    return replacement
-
-
-def assign(original: Callable) -> Callable:
-    """Of an array, as a file has it, only the shard becomes a tensor."""
-
-    def replacement(self, value):
-        is_whole = isinstance(value, np.ndarray) and value.shape == tuple(self._shape)
-        if not is_whole or is_local() or _leader.get() is not None or in_stateless_scope():
-            return original(self, value)
-        self.checksum = zlib.crc32(np.ascontiguousarray(value).view(np.uint8))
-        with local_view():
-            return original(self, value[self.mesh.shard(self._shape, self.axes)])
-
-    return replacement
-
-
-def direct_assign(original: Callable) -> Callable:
-    """Where rank 0 acts for all, what it assigns to a sharded variable is for all ranks."""
-
-    def replacement(self, value):
-        leader = _leader.get()
-        if leader is None or is_local():
-            original(self, value)
-        else:
-            leader.assign(self, value)
-
-    return replacement
 
 
 def memory_is_sufficient(original: Callable) -> Callable:

@@ -18,6 +18,7 @@ from keras.src.backend.tensorflow import core, linalg, math, nn, numpy, random
 from keras_par.comm import place
 from keras_par.seam.patch import wrap
 from keras_par.seam.views import is_sharded, made_whole, sharded
+from keras_par.sharding import tensor as tensors
 from keras_par.sharding.rules.table import RULES
 from keras_par.sharding.shared import remember_by
 from keras_par.sharding.tensor import BINARY, COMPARISONS, ShardedTensor
@@ -98,8 +99,7 @@ def resolved(value: Any) -> Any:
 def whole(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and holds_shards(value):
         return type(value)(map(whole, value))
-    value = resolved(value)
-    return value.whole() if isinstance(value, ShardedTensor) else value
+    return tensors.whole(resolved(value))
 
 
 def is_irregular(value: Any) -> bool:

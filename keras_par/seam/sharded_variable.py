@@ -14,7 +14,7 @@ from keras.src.distribution import distribution_lib
 from keras_par.plan.layout import Axes
 from keras_par.seam import layouts, operations
 from keras_par.seam.patch import wrap
-from keras_par.seam.views import is_local, whole_value
+from keras_par.seam.views import is_local, leader, local_view, whole_value
 from keras_par.sharding.collectives import gather_and_enter
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
@@ -67,6 +67,8 @@ class ShardedVariable(keras.Variable):
             return super().value
         if in_symbolic_scope():
             return self._maybe_autocast(tf.zeros(self._shape, self._dtype))
+        if (led := leader()) is not None and tf.executing_eagerly():
+            return led.read(self)
         gathered = whole_value(self)
         if gathered is not None:
             return gathered
@@ -99,7 +101,18 @@ class ShardedVariable(keras.Variable):
 
         self._initialize(make)
 
+    def assign(self, value):
+        """As Keras's. Of a whole array, as a file has it, only the shard becomes a tensor."""
+        is_whole = isinstance(value, np.ndarray) and value.shape == tuple(self._shape)
+        if not is_whole or is_local() or leader() is not None or in_stateless_scope():
+            return super().assign(value)
+        self.checksum = checksum(value)
+        with local_view():
+            return super().assign(value[self.mesh.shard(self._shape, self.axes)])
+
     def _direct_assign(self, value):
+        if (led := leader()) is not None:
+            return led.assign(self, value)
         if isinstance(value, ShardedTensor) and value.axes != self.axes:
             value = value.whole()
         if isinstance(value, ShardedTensor):
@@ -111,9 +124,9 @@ class ShardedVariable(keras.Variable):
         super()._direct_assign(value)
 
 
-def checksum(value: tf.Tensor) -> int | None:
+def checksum(value: tf.Tensor | np.ndarray) -> int | None:
     """A number that tells whole values apart; None while a graph is traced."""
-    if not hasattr(value, "numpy"):
+    if tf.is_symbolic_tensor(value):
         return None
     return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
 

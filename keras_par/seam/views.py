@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -11,6 +11,19 @@ _is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_loca
 _whole_values: contextvars.ContextVar[dict[int, tf.Tensor] | None] = contextvars.ContextVar(
     "keras_par_whole", default=None
 )
+
+
+class Leader(Protocol):
+    """What reads and assigns whole sharded variables on the one rank that acts for all, while the others serve it."""
+
+    def read(self, variable: Any) -> tf.Tensor:
+        """A whole value."""
+
+    def assign(self, variable: Any, value: tf.Tensor) -> None:
+        """Gives all ranks their shards of a whole value."""
+
+
+_leader: contextvars.ContextVar[Leader | None] = contextvars.ContextVar("keras_par_leader", default=None)
 
 
 @contextlib.contextmanager
@@ -45,6 +58,21 @@ def made_whole(variables: Iterable[Any]) -> Iterator[None]:
 def whole_value(variable: Any) -> tf.Tensor | None:
     """What `made_whole` gathered of a variable, None outside of it."""
     return (_whole_values.get() or {}).get(id(variable))
+
+
+@contextlib.contextmanager
+def led_by(leader: Leader) -> Iterator[None]:
+    """Within it this rank alone runs code, so that sharded variables are read and assigned by `leader`."""
+    token = _leader.set(leader)
+    try:
+        yield
+    finally:
+        _leader.reset(token)
+
+
+def leader() -> Leader | None:
+    """What `led_by` says, None outside of it and within `local_view`."""
+    return None if is_local() else _leader.get()
 
 
 def is_sharded(variable: Any) -> bool:

@@ -108,11 +108,16 @@ class ShardedTensor(tf.__internal__.types.Tensor):
 
     def __getitem__(self, index):
         entries = index if isinstance(index, tuple) else (index,)
-        dims = dims_of(entries, self.ndim)
+        dims = dims_of_index(entries, self.ndim)
         if dims is None or any(self.axes[dim] is not None for dim, entry in dims if not is_all(entry)):
             return self.whole()[index]
         kept = [None if entry is None else self.axes[dim] for dim, entry in dims if not isinstance(entry, int)]
         return ShardedTensor(self.local[index], tuple(kept), self.mesh)
+
+
+def whole(value: Any) -> Any:
+    """`value`, of which no rank has only a shard."""
+    return value.whole() if isinstance(value, ShardedTensor) else value
 
 
 def is_all(entry: Any) -> bool:
@@ -120,7 +125,7 @@ def is_all(entry: Any) -> bool:
     return entry is None or entry == slice(None)
 
 
-def dims_of(entries: tuple, ndim: int) -> list[tuple[int, Any]] | None:
+def dims_of_index(entries: tuple, ndim: int) -> list[tuple[int, Any]] | None:
     """Each entry of an index with the dim it is for, all dims included; None for indices by tensors and arrays.
 
     New dims, which have the entry None, are for no dim, here -1.

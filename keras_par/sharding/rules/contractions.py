@@ -4,12 +4,7 @@ import keras
 
 from keras_par.sharding.compute import compute
 from keras_par.sharding.rules.elementwise import broadcast_labels
-from keras_par.sharding.tensor import ShardedTensor
-
-
-def whole(value):
-    """`value`, of which no rank has only a shard."""
-    return value.whole() if isinstance(value, ShardedTensor) else value
+from keras_par.sharding.tensor import whole
 
 
 def matmul(original, x1, x2):

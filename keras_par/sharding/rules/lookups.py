@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from keras_par.sharding.collectives import total
 from keras_par.sharding.compute import compute
-from keras_par.sharding.rules.contractions import whole
-from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.tensor import ShardedTensor, whole
 
 
 def take(original, x, indices, axis=None):

@@ -10,10 +10,9 @@ import keras
 import tensorflow as tf
 
 from keras_par.sharding.collectives import split, total
-from keras_par.sharding.rules.contractions import whole
 from keras_par.sharding.rules.elementwise import elementwise
 from keras_par.sharding.rules.reductions import largest
-from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.tensor import ShardedTensor, whole
 
 
 def logits_of(output, from_logits: bool, axis: int) -> ShardedTensor | None:
