@@ -39,18 +39,19 @@ def test_a_mesh_that_needs_groups_of_ranks_where_horovod_may_make_none_is_refuse
         kp.init()
         mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"], [f"cpu:{rank}" for rank in range(4)])
         layout_map = keras.distribution.LayoutMap(mesh)
-        layout_map["dense/kernel"] = (None, "model")
+        layout_map["sequential/dense/kernel"] = (None, "model")
         with kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch").scope():
             model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, name="dense")])
+            model.compile(loss="mse")
             try:
-                model.predict(keras.ops.ones((4, 4)), verbose=0)
+                model.fit(keras.ops.ones((4, 4)), keras.ops.ones((4, 4)), verbose=0)
             except RuntimeError as error:
                 print(f"rank {kp.rank()}: {error}")
         """,
     )
     job = start("mpirun", 4, script, HOROVOD_DYNAMIC_PROCESS_SETS="0")
     assert job.status == 0, job.output
-    sentences = job.find(r"rank (\d): keras-par: the mesh needs a group of the ranks \[0, 1\], and Horovod makes none")
+    sentences = job.find(r"rank (\d): keras-par: the mesh needs a group of the ranks \[0, 2\], and Horovod makes none")
     assert sorted(sentences) == ["0", "1", "2", "3"], job.output
     assert len(job.find("and HOROVOD_DYNAMIC_PROCESS_SETS unset")) == 4
 
