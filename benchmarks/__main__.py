@@ -1,0 +1,32 @@
+"""One command for all measurements: `python -m benchmarks PART [options]`."""
+
+import argparse
+import importlib
+import sys
+
+PARTS = {
+    "throughput": ("throughput.compare", "keras-par beside what else trains the same models"),
+    "overhead": ("overhead", "what the strategy costs beside plain Keras and a hand-written loop"),
+    "launcher": ("launcher", "what `keras-par run` costs beside mpirun and horovodrun"),
+    "input": ("input", "how fast sharded data sets are read"),
+    "tensor-parallel": ("tensor_parallel", "what dividing a block over two ranks gains"),
+    "process-sets": ("process_sets", "what Horovod's dynamic process sets cost"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog="\n".join(f"  {name:16} {about}" for name, (_, about) in PARTS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="of that part; --help lists them")
+    args = parser.parse_args()
+    sys.argv = [f"benchmarks {args.part}", *args.options]
+    importlib.import_module(f"benchmarks.{PARTS[args.part][0]}").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""What is compared: how each system is started, and in which environment of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.throughput.turns import Team
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PEERS = REPOSITORY / "build" / "peers"
+# What is installed in the environments of other systems. torch is pinned as for the tests.
+PACKAGES = {"torch": ("torch==2.13.0", "numpy"), "jax": ("jax>=0.7", "keras>=3.14,<4")}
+
+
+@dataclass(frozen=True)
+class System:
+    """One way of training on all ranks' rows.
+
+    Args:
+        title: as tables have it.
+        start: makes its team for a workload's name and a number of ranks.
+        only: the workloads it is for, all if empty.
+    """
+
+    title: str
+    start: Callable[[str, int], Team]
+    only: tuple[str, ...] = ()
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of this process without a launcher's variables; one thread an operation, and quiet."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMIX_", "HOROVOD_"))}
+    return {
+        **kept,
+        "PYTHONPATH": str(REPOSITORY),
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "OMP_NUM_THREADS": "1",
+        "OPAL_PREFIX": sys.prefix,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",  # ranks are stopped between their turns
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400",
+        **more,
+    }
+
+
+def keras_rank(system: str, workload: str, num_ranks: int, *options: str, python: str = sys.executable) -> list[str]:
+    module = ["-m", "benchmarks.throughput.keras_rank"]
+    return [python, *module, system, workload, "--ranks", str(num_ranks), *options]
+
+
+def all_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def by_mpirun(system: str, **variables: str) -> Callable[[str, int], Team]:
+    """Ranks connected by Open MPI, each on a core of its own where there are enough."""
+
+    def start(workload: str, num_ranks: int) -> Team:
+        bind = ["--bind-to", "core"] if num_ranks <= all_cores() else ["--oversubscribe", "--bind-to", "none"]
+        mpirun = [str(Path(sys.executable).parent / "mpirun"), "-np", str(num_ranks), *bind]
+        command = [*mpirun, "--mca", "mpi_yield_when_idle", "1", *keras_rank(system, workload, num_ranks)]
+        return Team(command, num_ranks, environment(**variables))
+
+    return start
+
+
+def by_gloo(system: str, **variables: str) -> Callable[[str, int], Team]:
+    """Ranks connected by Gloo, each on a core of its own."""
+
+    def start(workload: str, num_ranks: int) -> Team:
+        launcher = [str(Path(sys.executable).parent / "keras-par"), "run", "-np", str(num_ranks), "--engine", "gloo"]
+        logs = ["--log-dir", str(REPOSITORY / "build" / "gloo-logs"), "--tee", "--hang-after", "86400"]
+        command = [*launcher, *logs, *keras_rank(system, workload, num_ranks)[1:]]
+        return Team(command, num_ranks, environment(**variables))
+
+    return start
+
+
+def side_by_side(command: Callable[[str, int, int], Sequence[str]], **variables: str) -> Callable[[str, int], Team]:
+    """Processes that a launcher does not connect, each bound to a core; `command` is of workload, ranks and rank."""
+
+    def start(workload: str, num_ranks: int) -> Team:
+        cores = sorted(os.sched_getaffinity(0))
+        lines = []
+        for rank in range(num_ranks):
+            words = ["taskset", "-c", str(cores[rank % len(cores)]), *command(workload, num_ranks, rank)]
+            lines.append(" ".join(words) + " &")
+        addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(num_ranks))
+        shell = ["sh", "-c", "\n".join([*lines, "wait"])]
+        return Team(shell, num_ranks, environment(BENCHMARK_WORKERS=addresses, **variables))
+
+    return start
+
+
+def in_one_process(system: str, peer: str | None = None, **variables: str) -> Callable[[str, int], Team]:
+    """A process with all cores."""
+
+    def start(workload: str, num_ranks: int) -> Team:
+        python = sys.executable if peer is None else python_of(peer)
+        command = keras_rank(system, workload, num_ranks, "--threads", str(all_cores()), python=python)
+        return Team(command, 1, environment(OMP_NUM_THREADS=str(all_cores()), **variables))
+
+    return start
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def python_of(peer: str) -> str:
+    """The interpreter of another system's environment, which is made the first time."""
+    folder = PEERS / peer
+    python = str(folder / "bin" / "python")
+    if not (folder / "ready").exists():
+        print(f"Installing {', '.join(PACKAGES[peer])} in {folder.relative_to(REPOSITORY)} ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *PACKAGES[peer]], check=True)
+        (folder / "ready").touch()
+    return python
+
+
+def alone(workload: str, num_ranks: int, rank: int) -> list[str]:
+    return keras_rank("independent", workload, num_ranks, "--rank", str(rank))
+
+
+def workers(workload: str, num_ranks: int, rank: int) -> list[str]:
+    return keras_rank("multi-worker", workload, num_ranks, "--rank", str(rank))
+
+
+def torch_ddp(workload: str, num_ranks: int, rank: int) -> list[str]:
+    module = [python_of("torch"), "-m", "benchmarks.throughput.torch_rank", workload]
+    return [*module, "--ranks", str(num_ranks), "--rank", str(rank)]
+
+
+def jax_ranks(workload: str, num_ranks: int, rank: int) -> list[str]:
+    return keras_rank("jax-processes", workload, num_ranks, "--rank", str(rank), python=python_of("jax"))
+
+
+def jax_devices(workload: str, num_ranks: int) -> Team:
+    flags = f"--xla_force_host_platform_device_count={num_ranks}"
+    # XLA's all-reduce waits in the threads of its pool, which are NPROC or as many as cores: with two for two devices
+    # it comes to a deadlock.
+    variables = {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags, "NPROC": str(4 * num_ranks)}
+    return in_one_process("jax-devices", "jax", **variables)(workload, num_ranks)
+
+
+FAST = {"HOROVOD_CYCLE_TIME": "0.2"}
+SYSTEMS = {
+    "bound": System("independent processes (bound)", side_by_side(alone)),
+    "plain": System("Keras, one process, all cores", in_one_process("plain")),
+    "keras-par": System("keras-par, MPI", by_mpirun("keras-par", **FAST)),
+    "keras-par-gloo": System("keras-par, Gloo", by_gloo("keras-par", **FAST)),
+    "loop": System("hand-written Horovod loop, MPI", by_mpirun("loop", **FAST)),
+    "loop-dense": System("the loop, dense gradients", by_mpirun("loop-dense", **FAST), only=("recommender",)),
+    "reduction": System("only the loop's all-reduce", by_mpirun("reduction", **FAST)),
+    "ddp": System("PyTorch DDP, Gloo", side_by_side(torch_ddp)),
+    "jax": System("Keras on JAX, DataParallel, devices", jax_devices),
+    "jax-processes": System("Keras on JAX, DataParallel, processes", side_by_side(jax_ranks, KERAS_BACKEND="jax")),
+    "mirrored": System("tf.distribute, MirroredStrategy", in_one_process("mirrored")),
+    "multi-worker": System("tf.distribute, MultiWorkerMirrored", side_by_side(workers)),
+}
