@@ -1,6 +1,7 @@
 """What the ranks of a pool do for the tests of model parallelism."""
 
 import contextlib
+import warnings
 
 import keras
 import numpy as np
@@ -43,8 +44,11 @@ def train_divided_so(name: str, mesh: tuple[int, ...]) -> dict:
     """Trains in a way of the table on a mesh."""
     pattern = None if TRAININGS[name].model.get("table", True) else ".*table/embeddings"
     layout = {key: axes for key, axes in training_cases.LAYOUT.items() if key != pattern}
-    with dividing(layout, mesh) as about:
-        return {**train_plain_so(name), **about}
+    with dividing(layout, mesh) as about, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = train_plain_so(name)
+    said = [str(warning.message) for warning in caught if str(warning.message).startswith("keras-par: ")]
+    return {**result, **about, "warnings": said}
 
 
 def train_on_three_axes(mesh: tuple[int, ...] | None) -> dict:
