@@ -47,8 +47,8 @@ test-all: check browser
 	python -m pytest
 
 bench: setup
-	python benchmarks/overhead.py
-	python benchmarks/launcher.py
+	mkdir -p build
+	python -m benchmarks throughput --json build/throughput.json --plot build/throughput.png
 
 clean:
 	rm -rf .venv build data

@@ -6,6 +6,7 @@ import sys
 
 PARTS = {
     "throughput": ("throughput.compare", "keras-par beside what else trains the same models"),
+    "growth": ("growth", "how a reduction's time and bytes grow with ranks and parameters"),
     "overhead": ("overhead", "what the strategy costs beside plain Keras and a hand-written loop"),
     "launcher": ("launcher", "what `keras-par run` costs beside mpirun and horovodrun"),
     "input": ("input", "how fast sharded data sets are read"),

@@ -1,6 +1,6 @@
 """Measures what it costs a rank to read its own share of JPEG images out of files that hold those of all ranks.
 
-    python benchmarks/input.py
+    python -m benchmarks input
 
 Two ranks read at the same time, each on one core, tf.data's autotuning off. All figures are rows per second of one
 rank, and ratios of medians over rounds that alternate within one run. A share is compared with the same rows in files

@@ -1,6 +1,6 @@
 """Measures what `keras-par run` costs: its start against mpirun's and horovodrun's own, and the heartbeat in a step.
 
-    python benchmarks/launcher.py
+    python -m benchmarks launcher
 
 The start is the time of a whole command whose program is `python -c pass` on two ranks; the ways alternate. The
 heartbeat's cost is measured twice. Directly: epochs of fit on the same two ranks alternate between a model that was

@@ -1,6 +1,6 @@
 """Measures what a strategy costs: fit on one rank against plain Keras, and on two against a hand-written loop.
 
-    python benchmarks/overhead.py
+    python -m benchmarks overhead
 
 All figures are ratios of medians over rounds that alternate within one run, on random data in memory, with
 tf.data's autotuning off. An epoch's time is that between its callbacks; what a call of fit costs to start, some

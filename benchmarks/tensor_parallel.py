@@ -1,6 +1,6 @@
 """Measures what dividing a block by columns and rows over two ranks gains and costs.
 
-    python benchmarks/tensor_parallel.py
+    python -m benchmarks tensor-parallel
 
 The block is Dense 1024-4096-1024 with Adam, on random data in memory. Beside it, in turns within one run: that block
 in one process with one core and with all cores; two independent processes at the same time, each with a block of half

@@ -132,7 +132,7 @@ def _():
     return causal("GPT2", **PLAIN)
 
 
-@case("bert")
+@case("bert", slow=MESHES[1:])
 def _():
     return classifier("Bert")
 
@@ -157,7 +157,7 @@ def _():
     return causal("Mistral", **GROUPED)
 
 
-@case("gemma, key and value whole", "gemma", optimizer="adam")
+@case("gemma, key and value whole", "gemma", optimizer="adam", slow=MESHES[1:])
 def _():
     return causal("Gemma", num_query_heads=4, num_key_value_heads=1, head_dim=4)
 
@@ -186,7 +186,7 @@ def _():
     return causal("Qwen", **GROUPED)
 
 
-@case("qwen 3", "qwen", optimizer="adam")
+@case("qwen 3", "qwen", optimizer="adam", slow=MESHES[1:])
 def _():
     return causal("Qwen3", **GROUPED, head_dim=4)
 
@@ -196,13 +196,13 @@ def _():
     return causal("Phi3", **GROUPED)
 
 
-@case("vit")
+@case("vit", slow=MESHES[1:])
 def _():
     backbone = hub().ViTBackbone((8, 8, 3), 4, num_layers=2, num_heads=4, hidden_dim=16, mlp_dim=32)
     return hub().ViTImageClassifier(backbone, CLASSES, preprocessor=None)
 
 
-@case("mixtral", slow=MESHES[1:])
+@case("mixtral", slow=MESHES)
 def _():
     return causal("Mixtral", **GROUPED, num_experts=2)
 
@@ -212,22 +212,22 @@ def _():
     return causal("OPT", **PLAIN)
 
 
-@case("bloom", slow=MESHES[1:])
+@case("bloom", slow=MESHES)
 def _():
     return causal("Bloom", num_heads=4)
 
 
-@case("falcon", slow=MESHES[1:])
+@case("falcon", slow=MESHES)
 def _():
     return causal("Falcon", num_attention_heads=4)
 
 
-@case("gpt-neo-x", slow=MESHES[1:])
+@case("gpt-neo-x", slow=MESHES)
 def _():
     return causal("GPTNeoX", **PLAIN, rotary_percentage=0.5)
 
 
-@case("smollm3", slow=MESHES[1:])
+@case("smollm3", slow=MESHES)
 def _():
     return causal(
         "SmolLM3",
@@ -245,13 +245,13 @@ def _():
     )
 
 
-@case("t5", slow=MESHES[1:])
+@case("t5", slow=MESHES)
 def _():
     backbone = hub().T5Backbone(**SIZES, num_heads=4, dropout=0.0, tie_embedding_weights=False)
     return hub().T5Seq2SeqLM(backbone, preprocessor=None)
 
 
-@case("roberta", slow=MESHES[1:])
+@case("roberta", slow=MESHES)
 def _():
     return classifier("Roberta")
 
@@ -266,7 +266,7 @@ def _():
     return classifier("DistilBert")
 
 
-@case("deberta-v3", slow=MESHES[1:])
+@case("deberta-v3", slow=MESHES)
 def _():
     return classifier("DebertaV3", bucket_size=4)
 

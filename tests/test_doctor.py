@@ -387,7 +387,7 @@ def test_a_failing_rank_is_quoted(engine, other, rank_program, call, tmp_path):
     assert "no route to host" in (tmp_path / "output").read_text()
 
 
-@pytest.mark.parametrize("engine", ["mpi", "gloo"])
+@pytest.mark.parametrize("engine", ["mpi", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_a_hanging_self_test_is_ended_with_all_its_processes(engine, rank_program, call, monkeypatch, tmp_path):
     monkeypatch.setattr(selftest, "RANK_SECONDS", 3)
     monkeypatch.setattr(selftest, "GRACE_SECONDS", 1)

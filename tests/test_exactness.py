@@ -7,11 +7,20 @@ from tests import tasks
 from tests.cases import CASES
 from tests.compare import log_distance, relative_distance
 
+QUICK_ON_4 = ("adam", "accumulation", "batchnorm-synchronized", "embedding-adam", "one-row-left-over")
 LOG_TOLERANCE = 2e-5  # the loss of an epoch, which Keras sums in float32
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("size", [2, 4])
+def runs() -> list:
+    """Each case on 2 and on 4 ranks, most of the latter in `make test-all`."""
+    assert set(QUICK_ON_4) <= set(CASES)
+    slow = set(CASES) - set(QUICK_ON_4)
+    return [(2, name) for name in CASES] + [
+        pytest.param(4, name, marks=[pytest.mark.slow] * (name in slow)) for name in CASES
+    ]
+
+
+@pytest.mark.parametrize(("size", "name"), runs())
 def test_ranks_end_where_one_process_ends(name, size, ranks, plain, exactness):
     [twin] = plain.run(tasks.train, name=name, distributed=False)
     results = ranks(size).run(tasks.train, name=name, distributed=True)

@@ -33,6 +33,7 @@ def test_resnet50_trains_on_two_ranks(data_dir):
     check(start("mpirun", 2, "examples/resnet50.py", "--smoke", "--data-dir", data_dir))
 
 
+@pytest.mark.slow
 def test_mobilenet_starts_from_the_weights_of_rank_0(data_dir):
     job = start("mpirun", 2, "examples/mobilenet.py", "--smoke", "--data-dir", data_dir)
     check(job)
@@ -75,6 +76,7 @@ def test_each_rank_reads_its_own_rows_and_draws_its_own_crops(data_dir, tmp_path
     assert sorted(said) == [(rank, "[1000, 1000]", "0", "2", "4") for rank in ("0", "1")], job.output
 
 
+@pytest.mark.slow
 def test_the_example_in_one_process_takes_the_same_data(data_dir):
     job = start("python", 1, "examples/mobilenet.py", "--smoke", "--data-dir", data_dir)
     assert job.status == 0, job.output

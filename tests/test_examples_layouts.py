@@ -58,7 +58,9 @@ def test_a_small_gpt_on_two_by_two():
     assert [float(loss) for loss in losses] == pytest.approx([float(expected)] * 4, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mlp", "transformer", "convnet"])
+@pytest.mark.parametrize(
+    "name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "convnet"))]
+)
 def test_scripts_written_for_jax(name):
     job = start("mpirun", 2, f"examples/layout_map_{name}.py", "--smoke")
     alone = start("python", 1, f"examples/layout_map_{name}.py", "--smoke")

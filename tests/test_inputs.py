@@ -12,6 +12,8 @@ from tests.ranks.pool import REPOSITORY
 LAST = NUM_ROWS % BATCH_SIZE
 SHARDED = ("arrays", "nest", "frame", "dataset", "shuffled_dataset", "unknown_dataset", "py_dataset", "data_loader")
 
+SIZES = [pytest.param(2, marks=pytest.mark.slow), 3]  # 3 ranks share rows unevenly
+
 
 def cases_in_docs(heading: str) -> set[str]:
     """The names in the last column of the first table under a heading of docs/data.md."""
@@ -37,7 +39,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", GLOBAL)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_all_ranks_are_given_the_same(kind, size, ranks, plain, folder):
     extra = {"folder": folder} if kind == "images" else {}
     [twin] = plain.run(input_kinds.count_global, kind=kind, **extra)
@@ -49,7 +51,7 @@ def test_all_ranks_are_given_the_same(kind, size, ranks, plain, folder):
 
 
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "unknown_dataset", "py_dataset"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("remainder", ["wrap", "drop"])
 def test_policies_for_the_odd_rows_of_a_global_batch(kind, size, remainder, ranks):
     """Rows are taken in order here but for arrays and PyDatasets, which fit shuffles: there only sums are known."""
@@ -74,7 +76,7 @@ def test_a_last_batch_with_fewer_rows_than_ranks_is_dropped_whole(kind, ranks):
 
 
 @pytest.mark.parametrize("kind", [*SHARDED, "generator", "few_batches"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_shards_of_the_user_exactly(kind, size, ranks):
     results = ranks(size).run(input_kinds.count_shards, kind=kind, remainder="exact")
     assert len(results) == size
@@ -88,7 +90,7 @@ def test_shards_of_the_user_exactly(kind, size, ranks):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SHARDED if kind != "unknown_dataset"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("remainder", ["wrap", "drop"])
 def test_shards_of_the_user_by_policy(kind, size, remainder, ranks):
     results = ranks(size).run(input_kinds.count_shards, kind=kind, remainder=remainder)
@@ -132,7 +134,7 @@ def test_what_is_left_out_or_read_twice_is_said_once_on_rank_0(which, ranks):
 
 
 @pytest.mark.parametrize("which", ["seed", "arrays"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_ranks_that_read_different_data_are_named(which, size, ranks):
     first, *others = ranks(size).run(input_kinds.warnings_about, which=which)
     assert not any(others)

@@ -132,8 +132,15 @@ print("went on", flush=True)
 """
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun --gloo"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("launcher", "rank"),
+    [
+        ("mpirun", 0),
+        ("mpirun", 1),
+        ("horovodrun --gloo", 0),
+        pytest.param("horovodrun --gloo", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_rank_that_raises_in_fit_ends_all_and_is_named(rank, launcher, tmp_path):
     script = write_script(tmp_path, FAILING.format(rank=rank))
     begin = time.monotonic()

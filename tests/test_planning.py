@@ -83,11 +83,16 @@ def test_the_page_shows_mesh_and_layers(tmp_path):
     ("arguments", "sentence"),
     [
         (["megatro", MODEL, "--ranks", "2"], "no strategy 'megatro' in the catalogue; nearest are 'megatron'"),
-        (["megatron", "nowhere.py:build", "--ranks", "2"], "names no file and function"),
         (["megatron", "tests/planning_tasks.py:nothing", "--ranks", "2"], "has no function 'nothing'"),
-        (["megatron", MODEL, "--ranks", "2", "--rank", "2"], "rank 2 of 2 ranks does not exist"),
         (["megatron", MODEL, "--ranks", "6", "--mesh", "2x3"], "is not divisible by the 3 ranks of 'model'"),
-        (["megatron", MODEL, "--ranks", "4", "--mesh", "2x2", "--batch-size", "7"], "cannot be cut evenly into 2"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [
+                (["megatron", "nowhere.py:build", "--ranks", "2"], "names no file and function"),
+                (["megatron", MODEL, "--ranks", "2", "--rank", "2"], "rank 2 of 2 ranks does not exist"),
+                (["megatron", MODEL, "--ranks", "4", "--mesh", "2x2", "--batch-size", "7"], "be cut evenly into 2"),
+            ]
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(arguments, sentence):

@@ -7,7 +7,7 @@ from tests import tasks
 from tests.compare import log_distance, relative_distance
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("num_rows", [64, 65, 50])
 def test_evaluate_predict_and_batches_return_the_whole(num_rows, size, ranks, plain, exactness):
     [twin] = plain.run(tasks.results, num_rows=num_rows, batch_size=16, distributed=False)

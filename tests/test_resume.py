@@ -41,9 +41,14 @@ def whole(ranks, tmp_path_factory):
 
 CASES = [
     *((2, "arrays", stop) for stop in STOPS),
-    *((2, data, stop) for data in DATA if data != "arrays" for stop in ("middle", "epoch end")),
-    *((1, data, "middle") for data in DATA),
+    *((2, data, "middle") for data in DATA if data != "arrays"),
+    *((1, data, "middle") for data in ("arrays", "dataset")),
 ]
+SLOW_CASES = [
+    *((2, data, "epoch end") for data in DATA if data != "arrays"),
+    *((1, data, "middle") for data in DATA if data not in ("arrays", "dataset")),
+]
+CASES += [pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_CASES]
 
 
 @pytest.mark.parametrize(("size", "data", "stop"), CASES)
@@ -104,7 +109,9 @@ def test_another_global_batch_in_the_middle_of_an_epoch_is_refused(size, ranks, 
         assert "the data has 10 batches an epoch now, but had 5 when the checkpoint was written" in result.message
 
 
-@pytest.mark.parametrize("data", ["arrays", "dataset", "shard", "sampler"])
+@pytest.mark.parametrize(
+    "data", ["dataset", "shard", *(pytest.param(data, marks=pytest.mark.slow) for data in ("arrays", "sampler"))]
+)
 def test_four_two_one_three_ranks_go_on_where_the_others_stopped(data, whole, ranks, tmp_path, exactness):
     """Equal losses to rounding, whatever the numbers of ranks; partial metrics and gradients change hands in epochs."""
     folder, first, *rest = str(tmp_path), (4, (1, 3)), (2, (2, 2)), (1, (3, 4)), (3, None)

@@ -12,7 +12,7 @@ from tests import launcher
 from tests.launcher import Job, command_of, of_kind, program, run
 
 GONE_AFTER = 10.0  # seconds from the failure to the end of all ranks
-SIZES = [2, 4]
+SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -10,7 +10,7 @@ from tests.launcher import Ended, Job, of_kind, program, run
 
 HANG_AFTER = 3.0
 NOTICED_AFTER = HANG_AFTER + 6.0  # beats come each second, and a stopped rank is waited for when it gives no stack
-SIZES = [2, 4]
+SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 # What passes by itself: where it is, what is said, and a line of the culprit's stack.
 PASSING = {

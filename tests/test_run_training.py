@@ -30,8 +30,11 @@ def uninterrupted(tmp_path_factory):
     ("trouble", "size", "status", "words"),
     [
         ("error", 2, 1, "Error: ValueError: this is the trouble"),
-        ("kill", 4, 137, "Somebody sent SIGKILL, a scheduler maybe; memory did not run out"),
-        ("fault", 2, 139, "was ended by signal 11 (SIGSEGV)"),
+        ("kill", 2, 137, "Somebody sent SIGKILL, a scheduler maybe; memory did not run out"),
+        pytest.param(
+            "kill", 4, 137, "Somebody sent SIGKILL, a scheduler maybe; memory did not run out", marks=pytest.mark.slow
+        ),
+        pytest.param("fault", 2, 139, "was ended by signal 11 (SIGSEGV)", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_fails_in_a_step_is_named_with_its_place(trouble, size, status, words):

@@ -41,7 +41,7 @@ def written(ranks, tmp_path_factory):
     return write
 
 
-@pytest.mark.parametrize(("mesh", "layout"), [("1x2", "wide"), ("2x2", "other")])
+@pytest.mark.parametrize(("mesh", "layout"), [("1x2", "wide"), pytest.param("2x2", "other", marks=pytest.mark.slow)])
 def test_on_the_same_mesh_it_ends_bit_by_bit_the_same(mesh, layout, written, ranks, tmp_path):
     """Seeds, moving statistics that are not synchronized, accumulated gradients, momenta; all of them divided."""
     options = {"layout": layout, "every_state": True, "epochs": 2}

@@ -18,7 +18,7 @@ from tests.jobs import start, write_script
 from tests.ranks.pool import Failure
 from tests.tasks import train_in_two_calls
 
-SIZES = [2, 4]
+SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 
 def both(ranks, plain, size, folder, callbacks, **options):
@@ -378,8 +378,8 @@ def test_a_subclass_of_tensorboard(ranks, plain, tmp_path):
 
 FAILING = [
     "ModelCheckpoint('full.weights.h5', save_weights_only=True)",
-    "CSVLogger('full')",
-    "BackupAndRestore('full')",
+    pytest.param("CSVLogger('full')", marks=pytest.mark.slow),
+    pytest.param("BackupAndRestore('full')", marks=pytest.mark.slow),
 ]
 
 

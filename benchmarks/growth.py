@@ -1,0 +1,152 @@
+"""Measures how the time and the bytes of a reduction grow with ranks and parameters.
+
+    python -m benchmarks growth
+
+Ten gradients of equal size are summed by `kp.GradientReducer`, on ranks of one host. What is sent is counted by the
+host's loopback interface, so that it is what really went over it, headers and all: by Gloo, and by Open MPI kept from
+its shared memory. A ring all-reduce of B bytes on N ranks sends 2 (N - 1) / N x B from each rank, which is the least
+that any algorithm can. Beside it is the time over shared memory, MPI's own choice. More ranks than cores take turns,
+so that their times are those of communication only, and of a busy machine.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NUM_GRADIENTS = 10
+WAYS = ("gloo", "mpi over TCP", "mpi")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8], help="default: %(default)s")
+    parser.add_argument("--parameters", type=float, nargs="+", default=[1e5, 1e6, 1e7, 1e8], help="%(default)s")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: all")
+    parser.add_argument("--seconds", type=float, default=2.0, help="about as long is each repeated (%(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--worker", choices=WAYS, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return worker(args)
+    figures = [figure for way in args.ways for size in args.ranks for figure in job(way, size, args)]
+    show(figures)
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1))
+
+
+def job(way, size, args):
+    """The figures of a job of `size` ranks."""
+    folder = Path(sys.executable).parent
+    options = ["--worker", way, "--seconds", str(args.seconds), "--parameters", *map(str, args.parameters)]
+    if size == 1:
+        launcher = []
+    elif way == "gloo":
+        launcher = [str(folder / "horovodrun"), "--gloo", "-np", str(size)]
+    else:
+        launcher = [str(folder / "mpirun"), "-np", str(size), "--oversubscribe", "--bind-to", "none"]
+        launcher += ["--mca", "mpi_yield_when_idle", "1"]
+        launcher += ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"] if "TCP" in way else []
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "OMP_NUM_THREADS": "1",
+        "OPAL_PREFIX": sys.prefix,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    command = [*launcher, sys.executable, __file__, *options]
+    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    lines = [line[line.index("[{") :] for line in result.stdout.splitlines() if "[{" in line]
+    return json.loads(lines[0])
+
+
+def worker(args):
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    import keras_par as kp
+
+    kp.init()
+    figures = []
+    for parameters in map(int, args.parameters):
+        gradients = [tf.ones([parameters // NUM_GRADIENTS]) for _ in range(NUM_GRADIENTS)]
+        reducer = kp.GradientReducer(mean=False)
+
+        @tf.function
+        def step(gradients=gradients, reducer=reducer):
+            return reducer(gradients)
+
+        step()  # traces, and makes Horovod's buffers
+        kp.barrier()
+        begin = time.perf_counter()
+        step()
+        repetitions = 3 + int(args.seconds / (time.perf_counter() - begin))
+        repetitions = agreed(repetitions)
+        idle = traffic(lambda: time.sleep(0.5)) / 0.5 if kp.rank() == 0 else 0.0
+        kp.barrier()
+        seconds = []
+
+        def steps(step=step, seconds=seconds, repetitions=repetitions):
+            for _ in range(repetitions):
+                begin = time.perf_counter()
+                step()
+                seconds.append(time.perf_counter() - begin)
+            kp.barrier()
+
+        begin = time.perf_counter()
+        sent = traffic(steps) - idle * (time.perf_counter() - begin)
+        figures.append(
+            {
+                "way": args.worker,
+                "ranks": kp.size(),
+                "parameters": parameters,
+                "ms": 1000 * statistics.median(seconds),
+                "bytes_a_rank": sent / repetitions / kp.size(),
+                "ring": 2 * (kp.size() - 1) / kp.size() * 4 * parameters,
+            }
+        )
+    if kp.rank() == 0:
+        print(json.dumps(figures), flush=True)
+
+
+def agreed(number):
+    """Rank 0's number."""
+    import tensorflow as tf
+
+    from keras_par.comm import world
+
+    return int(world.current().broadcast([tf.constant(number)], "growth.repetitions")[0])
+
+
+def traffic(act):
+    """Bytes that the loopback interface sends while `act` runs, of all processes of the host."""
+    import psutil
+
+    before = psutil.net_io_counters(pernic=True)["lo"].bytes_sent
+    act()
+    return psutil.net_io_counters(pernic=True)["lo"].bytes_sent - before
+
+
+def show(figures):
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("way", "ranks", "parameters", "ms", "MB a rank sends", "of a ring's")
+    for row in figures:
+        is_counted = row["ranks"] > 1 and row["way"] != "mpi"
+        sent = (
+            (f"{row['bytes_a_rank'] / 1e6:.2f}", f"{row['bytes_a_rank'] / row['ring']:.3f}") if is_counted else ("", "")
+        )
+        table.add_row(row["way"], str(row["ranks"]), f"{row['parameters']:.0e}", f"{row['ms']:.2f}", *sent)
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()
