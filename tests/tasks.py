@@ -227,6 +227,18 @@ def count_collectives(name: str, eagerly: bool = False, **options) -> dict:
     }
 
 
+def kinds_of_sums() -> list[str]:
+    """The types of the collective operations in the graph of a sum."""
+    import tensorflow as tf
+
+    from keras_par.comm import world
+
+    communicator = world.current()
+    function = tf.function(lambda x: communicator.all_reduce([x], "test.kind")[0])
+    graph = function.get_concrete_function(tf.TensorSpec([3])).graph
+    return [each.type for each in graph.get_operations() if each.type.startswith(("Horovod", "KerasPar"))]
+
+
 def reduce_in_another_order() -> dict[str, int]:
     """Eager sums of two names, which the last rank begins in the opposite order."""
     import tensorflow as tf

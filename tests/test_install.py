@@ -12,6 +12,7 @@ from rich.console import Console
 
 from keras_par.launch import cli, install_horovod
 from keras_par.launch.install_horovod import BuildKey, InstallError
+from keras_par.plan.cache import cache_folder
 
 
 def test_a_wheel_is_cached_by_all_it_depends_on():
@@ -97,4 +98,4 @@ def test_help_fits_80_columns():
 
 def test_the_cache_can_be_moved(monkeypatch):
     monkeypatch.setenv("KERAS_PAR_CACHE", "/somewhere")
-    assert install_horovod.default_cache() == Path("/somewhere")
+    assert cache_folder() == Path("/somewhere")

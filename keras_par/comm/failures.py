@@ -17,8 +17,11 @@ ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank f
 HEARD_SECONDS = 3.0  # how long it then stays, so that the others can ask what happened
 LEAVE_SECONDS = 10.0  # how long a rank that is done waits for those that are not
 
-# What Horovod's operations say when another rank has left the job: by shutdown, or by losing its connection.
-SIGNS_OF_LEAVING = ("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting")
+# What operations say when another rank has left the job: by shutdown, by losing its connection, or by its end.
+SIGNS_OF_LEAVING = (
+    *("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting"),
+    *("has left the job", "communication was shut down"),
+)
 
 
 class AgreedError(Exception):
@@ -184,7 +187,8 @@ def all_failed(known: list[tuple[int, str]]) -> bool:
 def is_consequence(error: Exception) -> bool:
     """True if `error` says that a collective failed, which happens when another rank has left."""
     text = str(error).lower()
-    is_from_engine = isinstance(error, tf.errors.OpError) and ("horovod" in text or "gloo" in text)
+    engines = ("horovod", "gloo", "keras-par's shared memory")
+    is_from_engine = isinstance(error, tf.errors.OpError) and any(engine in text for engine in engines)
     return is_from_engine and any(sign in text for sign in SIGNS_OF_LEAVING)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from keras_par.comm import heartbeat, launch, rendezvous
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.shared_memory import shared
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.comm.watched import WatchedCommunicator
 
@@ -47,7 +48,7 @@ def create(engine: str | None, launched: launch.Launch) -> Communicator:
     rendezvous.join(launched)
     from keras_par.comm.horovod import HorovodCommunicator
 
-    return watched(lambda: HorovodCommunicator(launched.engine, launched.size))
+    return watched(lambda: shared(HorovodCommunicator(launched.engine, launched.size)))
 
 
 def watched(start: Callable[[], Communicator]) -> Communicator:

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from keras_par.cluster.environment import HOROVOD_VERSION, scripts, search_path
+from keras_par.plan.cache import cache_folder
 
 ENGINES = ("mpi", "gloo")
 
@@ -66,7 +67,7 @@ def add_parser(commands) -> None:
         help="mpi: MPI and Gloo (default); gloo: Gloo alone",
     )
     parser.add_argument("--gpu", action="store_true", help="build with NCCL for GPUs (needs CUDA and NCCL; untested)")
-    parser.add_argument("--cache-dir", type=Path, default=default_cache(), help="where wheels are kept (%(default)s)")
+    parser.add_argument("--cache-dir", type=Path, default=cache_folder(), help="where wheels are kept (%(default)s)")
     parser.add_argument("--rebuild", action="store_true", help="build even if a cached wheel fits")
     parser.set_defaults(run=run)
 
@@ -110,13 +111,7 @@ def install_wheel(console: Console, key: BuildKey, wheel: Path) -> None:
     """Installs `wheel` over what is there and verifies that it loads."""
     pip("install", "--no-deps", "--force-reinstall", str(wheel))
     verify(console, key)
-
-
-def default_cache() -> Path:
-    """KERAS_PAR_CACHE, else keras-par/wheels in the user's cache folder (XDG_CACHE_HOME, ~/.cache)."""
-    if "KERAS_PAR_CACHE" in os.environ:
-        return Path(os.environ["KERAS_PAR_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keras-par" / "wheels"
+    prepare_sums(console)
 
 
 def tensorflow_version() -> str:
@@ -308,6 +303,14 @@ def verify(console: Console, key: BuildKey) -> None:
         )
     engines = f"MPI {key.mpi.split('-')[0]} and Gloo" if has_mpi else "Gloo"
     console.print(f"Horovod {HOROVOD_VERSION} is ready for TensorFlow {key.tensorflow}, with {engines}.")
+
+
+def prepare_sums(console: Console) -> None:
+    """Compiles what sums through shared memory, which would otherwise be done when the first job starts."""
+    result = subprocess.run([sys.executable, "-m", "keras_par.comm.native"], capture_output=True, text=True)
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        console.print(f"Ranks of one host will sum through Horovod, not through shared memory: {last}", markup=False)
 
 
 def pip(*arguments: str) -> None:

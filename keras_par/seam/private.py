@@ -21,6 +21,7 @@ PRIVATE_NAMES = (
     ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.train_on_batch", "the same"),
     ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.test_on_batch", "the same"),
     ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer._make_function", "to tell a step its rows"),
+    ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer._autoconvert_optionals", "to call a step directly"),
     ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer.make_predict_function", "to gather predictions"),
     ("keras.src.backend.tensorflow.trainer", "TFEpochIterator", "to cut global batches into the ranks' rows"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator", "the same"),

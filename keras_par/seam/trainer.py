@@ -18,6 +18,7 @@ from keras_par.seam import epoch as epochs
 from keras_par.seam import metrics, writers
 from keras_par.seam import run as runs
 from keras_par.seam.beats import Beats, beating
+from keras_par.seam.direct_call import direct
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
@@ -180,14 +181,19 @@ def make_function(original):
             return beating(self, function, is_common=is_alone(), is_marked=False)
         compiled = self.jit_compile and can_compile(self, step_function)
         # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
+        step = marked(distributed_step(self, binding, step_function, compiled))
         with without_xla(self):
-            function = original(self, marked(distributed_step(self, binding, step_function, compiled)))
+            function = original(self, step)
+        if not self.run_eagerly:
+            function = direct(self, step, otherwise=function)
 
         def with_global_logs(iterator):
             logs = function(iterator)
             run = runs.current()
             return run.global_logs(logs) if run is not None and run.logs_each_step else logs
 
+        if not heartbeat.current().is_watched:
+            return with_global_logs
         return beating(self, with_global_logs, is_common=True, is_marked=not self.run_eagerly)
 
     return replacement

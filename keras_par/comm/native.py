@@ -1,0 +1,54 @@
+"""Compiles the package's C++ for the TensorFlow installed here, once, and keeps the library in the cache."""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+from keras_par.plan.cache import cache_folder
+
+SOURCE = Path(__file__).with_name("shared_sum.cc")
+# TensorFlow's C interface is all that it links, whose headers compile in a second or two.
+OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared")
+FRAMEWORK = "libtensorflow_framework.so.2"
+
+
+def library() -> Path:
+    """The compiled library, from the cache where it fits source and TensorFlow.
+
+    Raises:
+        RuntimeError: there is no compiler, it failed, or the cache cannot be written.
+    """
+    found = importlib.util.find_spec("tensorflow")
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError("keras-par: TensorFlow is not installed: run 'pip install tensorflow'.")
+    tensorflow = Path(found.submodule_search_locations[0])
+    compiler = shlex.split(os.environ.get("CXX", "c++"))
+    about = [SOURCE.read_text(), *OPTIONS, str(tensorflow), importlib.metadata.version("tensorflow")]
+    digest = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
+    path = cache_folder() / f"shared-sum-{digest}-{platform.machine()}.so"
+    if path.exists():
+        return path
+    linked = [f"-L{tensorflow}", f"-l:{FRAMEWORK}", f"-Wl,-rpath,{tensorflow}"]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            fresh = Path(folder, path.name)
+            command = [*compiler, *OPTIONS, str(SOURCE), "-o", str(fresh), f"-I{tensorflow / 'include'}", *linked]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            os.replace(fresh, path)
+    except subprocess.CalledProcessError as error:
+        said = next((line for line in error.stderr.splitlines() if "error" in line), "no message")
+        raise RuntimeError(f"keras-par: compiling {SOURCE.name} failed: {said}") from None
+    except OSError as error:
+        raise RuntimeError(f"keras-par: {SOURCE.name} cannot be compiled into {path.parent}: {error}") from None
+    return path
+
+
+if __name__ == "__main__":
+    print(library())

@@ -1,0 +1,89 @@
+"""Sums through shared memory: exact to the bit, never of another collective, and no rank waits for one that is gone."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from keras_par.comm import native
+from tests import tasks
+from tests.launcher import program
+from tests.ranks.pool import environment
+
+SIZE = 3
+SECONDS = 120
+
+
+def run(ending: str) -> list[tuple[int, str]]:
+    """The status and the output of each rank of a group that ends in some way."""
+
+    processes: list[subprocess.Popen] = []
+
+    def start(*arguments) -> None:
+        command = [sys.executable, program("shared_sum"), *map(str, arguments)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        processes.append(subprocess.Popen(command, env=environment(), text=True, **pipes))
+
+    def say(process: subprocess.Popen, line: str) -> None:
+        process.stdin.write(line)
+        process.stdin.flush()
+
+    try:
+        start(0, SIZE, ending)
+        offer = processes[0].stdout.readline()
+        for rank in range(1, SIZE):
+            start(rank, SIZE, ending, offer)
+        for process in processes[1:]:
+            assert process.stdout.readline() == "joined\n"
+        say(processes[0], "all have come\n")
+        assert processes[0].stdout.readline() == "joined\n"
+        for process in processes:
+            say(process, "begin\n")
+        outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
+
+
+def test_sums_are_exact_and_ranks_in_different_collectives_are_told():
+    for status, output in run("another"):
+        assert status == 0 and output.startswith("equal\n"), output
+        assert re.search(r"in another collective than test\.\w+ on rank|has left the job", output), output
+        assert "keras-par's shared memory: communication has been shut down" in output, output
+
+
+def test_nobody_waits_for_a_rank_that_died():
+    *others, (status, output) = run("die")
+    assert status == -9 and output.endswith("equal\n"), output
+    for rank, (status, output) in enumerate(others):
+        assert status == 0, output
+        [seconds] = re.findall(r"after ([\d.]+) s: ", output)
+        assert float(seconds) < 5
+        assert f"rank {rank} waits for it in vain in test.sum" in output or "has left the job" in output, output
+
+
+def test_one_rank_that_does_without_makes_all_do_without(ranks):
+    assert ranks(2).run(tasks.kinds_of_sums) == [["KerasParSharedSum"]] * 2
+    assert ranks(4).run(tasks.kinds_of_sums) == [["HorovodAllreduce"]] * 4  # as its last rank wants
+
+
+def test_without_a_compiler_there_is_a_sentence(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_PAR_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RuntimeError, match=r"shared_sum\.cc cannot be compiled into .*no-such-compiler"):
+        native.library()
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(RuntimeError, match=r"compiling shared_sum\.cc failed"):
+        native.library()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_library_is_compiled_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_PAR_CACHE", str(tmp_path))
+    first = native.library()
+    written = first.stat().st_mtime_ns
+    assert native.library() == first and first.stat().st_mtime_ns == written
+    assert list(tmp_path.iterdir()) == [first]
