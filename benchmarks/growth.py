@@ -5,21 +5,23 @@
 Ten gradients of equal size are summed by `kp.GradientReducer`, on ranks of one host. What is sent is counted by the
 host's loopback interface, so that it is what really went over it, headers and all: by Gloo, and by Open MPI kept from
 its shared memory. A ring all-reduce of B bytes on N ranks sends 2 (N - 1) / N x B from each rank, which is the least
-that any algorithm can. Beside it is the time over shared memory, MPI's own choice. More ranks than cores take turns,
-so that their times are those of communication only, and of a busy machine.
+that any algorithm can. Beside it are the times of MPI's own choice, which is shared memory, and of this package's sums
+through shared memory, for which Horovod does nothing. More ranks than cores take turns, so that their times are those
+of communication only, and of a busy machine.
 """
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+from benchmarks.jobs import SCRIPTS, figures_of, mpirun, part, threads
+
 NUM_GRADIENTS = 10
-WAYS = ("gloo", "mpi over TCP", "mpi")
+SHARED = "shared memory"
+WAYS = ("gloo", "mpi over TCP", "mpi", SHARED)
+COUNTED = WAYS[:2]
 
 
 def main():
@@ -41,36 +43,19 @@ def main():
 
 def job(way, size, args):
     """The figures of a job of `size` ranks."""
-    folder = Path(sys.executable).parent
-    options = ["--worker", way, "--seconds", str(args.seconds), "--parameters", *map(str, args.parameters)]
-    if size == 1:
-        launcher = []
-    elif way == "gloo":
-        launcher = [str(folder / "horovodrun"), "--gloo", "-np", str(size)]
-    else:
-        launcher = [str(folder / "mpirun"), "-np", str(size), "--oversubscribe", "--bind-to", "none"]
-        launcher += ["--mca", "mpi_yield_when_idle", "1"]
-        launcher += ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"] if "TCP" in way else []
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_NUM_THREADS": "1",
-        "OPAL_PREFIX": sys.prefix,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    command = [*launcher, sys.executable, __file__, *options]
-    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    lines = [line[line.index("[{") :] for line in result.stdout.splitlines() if "[{" in line]
-    return json.loads(lines[0])
+    worker = part("growth", "--worker", way, "--seconds", args.seconds, "--parameters", *args.parameters)
+    launcher = [] if size == 1 else mpirun(size, bound=False)
+    if size > 1 and way == "gloo":
+        launcher = [str(SCRIPTS / "horovodrun"), "--gloo", "-np", str(size)]
+    elif size > 1 and way == "mpi over TCP":
+        launcher += ["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
+    return figures_of([*launcher, *worker], KERAS_PAR_SHARED_MEMORY=str(int(way == SHARED)))
 
 
 def worker(args):
+    threads(1)
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
     import keras_par as kp
 
     kp.init()
@@ -140,7 +125,7 @@ def show(figures):
 
     table = Table("way", "ranks", "parameters", "ms", "MB a rank sends", "of a ring's")
     for row in figures:
-        is_counted = row["ranks"] > 1 and row["way"] != "mpi"
+        is_counted = row["ranks"] > 1 and row["way"] in COUNTED
         sent = (
             (f"{row['bytes_a_rank'] / 1e6:.2f}", f"{row['bytes_a_rank'] / row['ring']:.3f}") if is_counted else ("", "")
         )

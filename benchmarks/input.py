@@ -16,7 +16,6 @@ much of a ratio is noise. With `--shards 2 8` the two ranks also read what two r
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from overhead import alternate, mpirun
+from benchmarks.jobs import alternate, environment, mpirun, part
 
 RANKS = 2
 BATCH_SIZE = 32
@@ -58,16 +57,8 @@ def main():
 
 def launch(folder):
     """Runs the measurement on the ranks, which leave their figures in `folder`."""
-    environment = {
-        **os.environ,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_NUM_THREADS": "1",
-        "OPAL_PREFIX": sys.prefix,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    command = [*mpirun(RANKS), sys.executable, __file__, *sys.argv[1:], "--folder", str(folder)]
-    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    command = [*mpirun(RANKS), *part("input", *sys.argv[1:], "--folder", folder)]
+    subprocess.run(command, env=environment(), stdout=subprocess.DEVNULL, check=True)
 
 
 def show(ranks):

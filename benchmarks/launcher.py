@@ -12,7 +12,6 @@ the marks add to a graph on one thread, those of a sample ten times a second, an
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -20,10 +19,11 @@ import time
 from pathlib import Path
 
 import psutil
-from overhead import ROWS_PER_RANK, alternate, compiled, fit_of, random_arrays
+
+from benchmarks.jobs import SCRIPTS, alternate, environment, fit_of, part
+from benchmarks.overhead import ROWS_PER_RANK, compiled, random_arrays
 
 START_GOAL, HEARTBEAT_GOAL = 0.5, 0.005
-SCRIPTS = Path(sys.executable).parent
 NOTHING = [sys.executable, "-c", "pass"]
 MPIRUN = [str(SCRIPTS / "mpirun"), "-np", "2", "--oversubscribe", "--bind-to", "none", "--allow-run-as-root"]
 RUN = [str(SCRIPTS / "keras-par"), "run", "-np", "2"]
@@ -49,10 +49,6 @@ def main():
         args.json.write_text(json.dumps(figures, indent=2))
 
 
-def environment():
-    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "OPAL_PREFIX": sys.prefix}
-
-
 def start_up(direct, ours, rounds):
     """Seconds of both commands, medians, and quartiles of the difference within a round."""
     times = [[seconds(command) for command in (direct, ours)] for _ in range(rounds)]
@@ -74,7 +70,7 @@ def seconds(command):
 
 def heartbeat(args):
     """What the ranks find out about the heartbeat, and the agents' share of a core meanwhile."""
-    command = [*RUN, __file__, "--rank", "--rounds", str(args.rounds), "--steps", str(args.steps)]
+    command = [*RUN, *part("launcher", "--rank", "--rounds", args.rounds, "--steps", args.steps)[1:]]
     job = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
     begin, used = time.monotonic(), {}
     while job.poll() is None:

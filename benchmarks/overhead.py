@@ -14,10 +14,10 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+from benchmarks.jobs import alternate, figures_of, fit_of, mpirun, part, threads
 
 ROWS_PER_RANK = 32
 CYCLE_TIMES = ("1", "0.2")
@@ -34,35 +34,18 @@ def main():
     args = parser.parse_args()
     if args.worker:
         return worker(args)
-    figures = launch("one", args, [], {})
+    figures = launch("one", args, [])
     for cycle_time in CYCLE_TIMES:
-        figures += launch("two", args, mpirun(2), {"HOROVOD_CYCLE_TIME": cycle_time})
+        figures += launch("two", args, mpirun(2), HOROVOD_CYCLE_TIME=cycle_time)
     show(figures)
     if args.json:
         args.json.write_text(json.dumps(figures, indent=2))
 
 
-def mpirun(size):
-    command = [str(Path(sys.executable).parent / "mpirun"), "-np", str(size)]
-    binding = ["--bind-to", "core"] if (os.cpu_count() or 1) >= size else ["--oversubscribe", "--bind-to", "none"]
-    return [*command, *binding, "--mca", "mpi_yield_when_idle", "1"]
-
-
-def launch(kind, args, launcher, variables):
+def launch(kind, args, launcher, **variables):
     """Runs the measurement `kind` in processes of its own and returns its figures."""
-    command = [*launcher, sys.executable, __file__, "--worker", kind]
-    command += ["--rounds", str(args.rounds), "--steps", str(args.steps)]
-    environment = {
-        **os.environ,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_NUM_THREADS": "1",
-        "OPAL_PREFIX": sys.prefix,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        **variables,
-    }
-    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(next(line for line in result.stdout.splitlines() if line.startswith("[{")))
+    worker = part("overhead", "--worker", kind, "--rounds", args.rounds, "--steps", args.steps)
+    return figures_of([*launcher, *worker], **variables)
 
 
 def show(figures):
@@ -86,10 +69,7 @@ def show(figures):
 
 
 def worker(args):
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    threads(1)
     import keras_par as kp
 
     kp.init()
@@ -174,23 +154,6 @@ def network(name):
     return keras.Sequential([layers.Input((28, 28, 1)), *hidden, layers.Dense(10)])
 
 
-def fit_of(model, **data):
-    """A function that trains an epoch and returns its seconds, without those that fit needs to start."""
-    import keras
-
-    moments = {}
-    callback = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: moments.update(begin=time.perf_counter()),
-        on_epoch_end=lambda epoch, logs: moments.update(end=time.perf_counter()),
-    )
-
-    def epoch():
-        model.fit(**data, verbose=0, shuffle=False, callbacks=[callback])
-        return moments["end"] - moments["begin"]
-
-    return epoch
-
-
 def hand_written(name, data):
     """An epoch of the loop that Horovod's documentation shows, with its gradients in one group."""
     import horovod.tensorflow as hvd
@@ -219,17 +182,6 @@ def hand_written(name, data):
         return time.perf_counter() - begin
 
     return epoch
-
-
-def alternate(systems, rounds):
-    """Seconds of each system's epochs, taken in turns after two epochs each to warm up."""
-    times = [[] for _ in systems]
-    for number in range(-2, rounds):
-        for system, measured in zip(systems, times, strict=True):
-            seconds = system()
-            if number >= 0:
-                measured.append(seconds)
-    return times
 
 
 def figure(model, system, against, rows, ours, theirs):

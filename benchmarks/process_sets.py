@@ -7,14 +7,11 @@ job of its own: ranks bound to a core each or not bound, with HOROVOD_DYNAMIC_PR
 """
 
 import argparse
-import os
+import json
 import statistics
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-BINDINGS = {"bound": ["--bind-to", "core"], "unbound": ["--oversubscribe", "--bind-to", "none"]}
+from benchmarks.jobs import all_cores, figures_of, mpirun, part
 
 
 def main():
@@ -26,34 +23,23 @@ def main():
     args = parser.parse_args()
     if args.worker:
         return worker(args.steps)
-    fitting = BINDINGS if args.ranks <= len(os.sched_getaffinity(0)) else ["unbound"]
     print("ranks    process sets   medians, ms              slowest of 100, ms")
-    for binding in fitting:
+    for is_bound in (True, False) if args.ranks <= all_cores() else (False,):
         times = {"0": [], "1": []}
         for _ in range(args.rounds):
             for dynamic, found in times.items():
-                found.append(job(args, BINDINGS[binding], dynamic))
+                found.append(job(args, is_bound, dynamic))
         for dynamic, found in times.items():
             medians, slow = ("  ".join(f"{value:6.2f}" for value in column) for column in zip(*found, strict=True))
-            print(f"{binding:8} {'dynamic' if dynamic == '1' else 'none':14} {medians:24} {slow}")
+            ranks, sets = "bound" if is_bound else "unbound", "dynamic" if dynamic == "1" else "none"
+            print(f"{ranks:8} {sets:14} {medians:24} {slow}")
 
 
-def job(args, binding, dynamic):
+def job(args, is_bound, dynamic):
     """Median and 99th percentile of rank 0's steps, in milliseconds."""
-    mpirun = [str(Path(sys.executable).parent / "mpirun"), "-np", str(args.ranks), *binding]
-    command = [*mpirun, "--mca", "mpi_yield_when_idle", "1", sys.executable, __file__, "--worker"]
-    environment = {
-        **os.environ,
-        "HOROVOD_DYNAMIC_PROCESS_SETS": dynamic,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_NUM_THREADS": "1",
-        "OPAL_PREFIX": sys.prefix,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    command += ["--steps", str(args.steps)]
-    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return [float(word) for line in result.stdout.splitlines() if line.startswith("ms ") for word in line.split()[1:]]
+    worker = part("process-sets", "--worker", "--steps", args.steps)
+    [figure] = figures_of([*mpirun(args.ranks, is_bound), *worker], HOROVOD_DYNAMIC_PROCESS_SETS=dynamic)
+    return [figure["median"], figure["slow"]]
 
 
 def worker(num_steps):
@@ -76,7 +62,8 @@ def worker(num_steps):
         step()
         seconds += [time.perf_counter() - begin] if number >= 0 else []
     if hvd.rank() == 0:
-        print("ms", 1000 * statistics.median(seconds), 1000 * statistics.quantiles(seconds, n=100)[-1])
+        slow = statistics.quantiles(seconds, n=100)[-1]
+        print(json.dumps([{"median": 1000 * statistics.median(seconds), "slow": 1000 * slow}]), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from benchmarks.jobs import environment, figures_of, fit_of, mpirun, part, threads
 
 WIDTH, HIDDEN = 1024, 4096
 LAYOUT = {"up/kernel": (None, "model"), "up/bias": ("model",), "down/kernel": ("model", None)}
@@ -41,25 +42,12 @@ def main():
 
 def launch(args):
     """Runs two ranks, which start the process with all cores themselves; returns the figures."""
-    command = [str(Path(sys.executable).parent / "mpirun"), "-np", "2", "--bind-to", "core", "--mca"]
-    command += ["mpi_yield_when_idle", "1", *worker_command("ranks", args)]
-    environment = {
-        **os.environ,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_NUM_THREADS": "1",
-        "HOROVOD_CYCLE_TIME": "0.2",
-        "OPAL_PREFIX": sys.prefix,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(next(line for line in result.stdout.splitlines() if line.startswith("[{")))
+    return figures_of([*mpirun(2), *worker_command("ranks", args)], HOROVOD_CYCLE_TIME="0.2")
 
 
 def worker_command(kind, args):
-    rows = map(str, args.rows)
-    options = ["--rounds", str(args.rounds), "--steps", str(args.steps), "--rows", *rows]
-    return [sys.executable, __file__, "--worker", kind, *options]
+    options = ["--rounds", args.rounds, "--steps", args.steps, "--rows", *args.rows]
+    return part("tensor-parallel", "--worker", kind, *options)
 
 
 def show(figures):
@@ -119,11 +107,9 @@ class Others:
     """The process with all cores, which works only when it is asked."""
 
     def __init__(self, args):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "OMP_"))}
-        command = worker_command("alone", args)
-        self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        more = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(worker_command("alone", args), env=environment(**more), text=True, **pipes)
 
     def epoch(self, place):
         self._process.stdin.write(f"{place}\n")
@@ -133,13 +119,6 @@ class Others:
     def close(self):
         self._process.stdin.close()
         self._process.wait()
-
-
-def threads(number):
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(number)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def divided():
@@ -169,7 +148,6 @@ def block(hidden):
 
 def epoch_of(model, rows, steps, without_rules=False):
     """A function that trains an epoch and returns its seconds; and the share of the bytes that this rank holds."""
-    import keras
     import numpy as np
     import tensorflow as tf
 
@@ -180,16 +158,7 @@ def epoch_of(model, rows, steps, without_rules=False):
     options.autotune.enabled = False
     data = tf.data.Dataset.from_tensor_slices((x, x[:, ::-1])).batch(rows, drop_remainder=True).with_options(options)
     data = data.cache().prefetch(2)
-    moments = {}
-    callback = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: moments.update(begin=time.perf_counter()),
-        on_epoch_end=lambda epoch, logs: moments.update(end=time.perf_counter()),
-    )
-
-    def epoch():
-        model.fit(data, verbose=0, shuffle=False, callbacks=[callback])
-        return moments["end"] - moments["begin"]
-
+    epoch = fit_of(model, x=data)
     rules = dict(RULES)
     if without_rules:
         RULES.clear()

@@ -239,6 +239,41 @@ def kinds_of_sums() -> list[str]:
     return [each.type for each in graph.get_operations() if each.type.startswith(("Horovod", "KerasPar"))]
 
 
+def sums_in_functions() -> dict:
+    """Whether two functions with a sum and a variable each wait for each other, and what a sum's gradient is."""
+    import tensorflow as tf
+
+    from keras_par.comm import world
+
+    communicator = world.current()
+    variables = [tf.Variable(float(i)) for i in range(2)]
+
+    def total(i: int, x: tf.Tensor) -> tf.Tensor:
+        [result] = communicator.all_reduce([x + variables[i]], f"test.function{i}")
+        return result
+
+    inner = [tf.function(lambda x, i=i: total(i, x)) for i in range(2)]
+
+    @tf.function
+    def outer(x):
+        return inner[1](x) + tf.cond(x > 0.0, lambda: inner[0](x), lambda: x)
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = total(0, x) ** 2.0
+        return tape.gradient(y, x)
+
+    graph = outer.get_concrete_function(tf.TensorSpec([])).graph
+    calls = [each for each in graph.get_operations() if each.type in ("StatefulPartitionedCall", "If")]
+    return {
+        "waits": [calls[0] in each.control_inputs for each in calls[1:]],
+        "value": float(outer(tf.constant(2.0))),
+        "gradient": float(gradient(tf.constant(float(communicator.rank)))),
+    }
+
+
 def reduce_in_another_order() -> dict[str, int]:
     """Eager sums of two names, which the last rank begins in the opposite order."""
     import tensorflow as tf

@@ -1,12 +1,13 @@
 """Sums through shared memory: exact to the bit, never of another collective, and no rank waits for one that is gone."""
 
+import os
 import re
 import subprocess
 import sys
 
 import pytest
 
-from keras_par.comm import native
+from keras_par.comm import native, shared_memory
 from tests import tasks
 from tests.launcher import program
 from tests.ranks.pool import environment
@@ -53,6 +54,29 @@ def test_sums_are_exact_and_ranks_in_different_collectives_are_told():
         assert status == 0 and output.startswith("equal\n"), output
         assert re.search(r"in another collective than test\.\w+ on rank|has left the job", output), output
         assert "keras-par's shared memory: communication has been shut down" in output, output
+
+
+def test_tensors_of_as_many_bytes_and_another_shape_are_never_added():
+    for status, output in run("shape"):
+        assert status == 0 and re.search(r"or in it with other tensors|has left the job", output), output
+
+
+def test_sums_in_several_functions_keep_their_order_and_have_gradients(ranks):
+    for result in ranks(2).run(tasks.sums_in_functions):
+        assert result["waits"] == [True]
+        assert result["value"] == 2 * 3.0 + 2 * 2.0
+        assert result["gradient"] == 2 * 2 * 1.0  # the sum of both ranks' 2 (0 + 1)
+
+
+@pytest.mark.parametrize("offered", ["missing", "pipe", "other"])
+def test_a_rank_that_cannot_reach_the_memory_says_so(offered, tmp_path):
+    path = tmp_path / offered
+    if offered == "pipe":
+        os.mkfifo(path)
+    elif offered == "other":
+        path.write_bytes(b"something else altogether")
+    with pytest.raises(OSError):
+        shared_memory.opened(str(path), b"0123456789abcdef")
 
 
 def test_nobody_waits_for_a_rank_that_died():

@@ -6,14 +6,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from benchmarks.jobs import REPOSITORY, SCRIPTS, all_cores, environment, mpirun
 from benchmarks.throughput.turns import Team
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PEERS = REPOSITORY / "build" / "peers"
 # What is installed in the environments of other systems. torch is pinned as for the tests.
 PACKAGES = {"torch": ("torch==2.13.0", "numpy"), "jax": ("jax>=0.7", "keras>=3.14,<4")}
+# Ranks are stopped between their turns.
+HOROVOD = {"HOROVOD_STALL_CHECK_DISABLE": "1", "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400"}
 
 
 @dataclass(frozen=True)
@@ -31,44 +32,17 @@ class System:
     only: tuple[str, ...] = ()
 
 
-def environment(**more: str) -> dict[str, str]:
-    """That of this process without a launcher's variables; one thread an operation, and quiet."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OMPI_", "PMIX_", "HOROVOD_"))}
-    return {
-        **kept,
-        "PYTHONPATH": str(REPOSITORY),
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_NUM_THREADS": "1",
-        "OPAL_PREFIX": sys.prefix,
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        # Large pages where the system has them for who asks, or where a process's memory happens to lie decides over a
-        # third of its speed.
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-        "HOROVOD_STALL_CHECK_DISABLE": "1",  # ranks are stopped between their turns
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400",
-        **more,
-    }
-
-
 def keras_rank(system: str, workload: str, num_ranks: int, *options: str, python: str = sys.executable) -> list[str]:
     module = ["-m", "benchmarks.throughput.keras_rank"]
     return [python, *module, system, workload, "--ranks", str(num_ranks), *options]
-
-
-def all_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def by_mpirun(system: str, **variables: str) -> Callable[[str, int], Team]:
     """Ranks connected by Open MPI, each on a core of its own where there are enough."""
 
     def start(workload: str, num_ranks: int) -> Team:
-        bind = ["--bind-to", "core"] if num_ranks <= all_cores() else ["--oversubscribe", "--bind-to", "none"]
-        mpirun = [str(Path(sys.executable).parent / "mpirun"), "-np", str(num_ranks), *bind]
-        command = [*mpirun, "--mca", "mpi_yield_when_idle", "1", *keras_rank(system, workload, num_ranks)]
-        return Team(command, num_ranks, environment(**variables))
+        command = [*mpirun(num_ranks), *keras_rank(system, workload, num_ranks)]
+        return Team(command, num_ranks, environment(**HOROVOD, **variables))
 
     return start
 
@@ -77,10 +51,10 @@ def by_gloo(system: str, **variables: str) -> Callable[[str, int], Team]:
     """Ranks connected by Gloo, each on a core of its own."""
 
     def start(workload: str, num_ranks: int) -> Team:
-        launcher = [str(Path(sys.executable).parent / "keras-par"), "run", "-np", str(num_ranks), "--engine", "gloo"]
+        launcher = [str(SCRIPTS / "keras-par"), "run", "-np", str(num_ranks), "--engine", "gloo"]
         logs = ["--log-dir", str(REPOSITORY / "build" / "gloo-logs"), "--tee", "--hang-after", "86400"]
         command = [*launcher, *logs, *keras_rank(system, workload, num_ranks)[1:]]
-        return Team(command, num_ranks, environment(**variables))
+        return Team(command, num_ranks, environment(**HOROVOD, **variables))
 
     return start
 

@@ -1,6 +1,5 @@
 """The models and rows that every system trains, so that all do the same work; PyTorch's twins are in torch_rank.py."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -124,7 +123,3 @@ WORKLOADS = {
 def share(array: np.ndarray, rank: int, size: int) -> np.ndarray:
     """Every `size`-th row from `rank` on."""
     return np.ascontiguousarray(array[rank::size])
-
-
-def num_parameters(shapes) -> int:
-    return sum(math.prod(shape) for shape in shapes)

@@ -1,7 +1,6 @@
 """Compiles the package's C++ for the TensorFlow installed here, once, and keeps the library in the cache."""
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -29,7 +28,8 @@ def library() -> Path:
         raise RuntimeError("keras-par: TensorFlow is not installed: run 'pip install tensorflow'.")
     tensorflow = Path(found.submodule_search_locations[0])
     compiler = shlex.split(os.environ.get("CXX", "c++"))
-    about = [SOURCE.read_text(), *OPTIONS, str(tensorflow), importlib.metadata.version("tensorflow")]
+    # A library may need what only a newer C library has, and caches are shared by hosts.
+    about = [SOURCE.read_text(), *OPTIONS, str(tensorflow), *built_for(tensorflow), *platform.libc_ver()]
     digest = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
     path = cache_folder() / f"shared-sum-{digest}-{platform.machine()}.so"
     if path.exists():
@@ -48,6 +48,12 @@ def library() -> Path:
     except OSError as error:
         raise RuntimeError(f"keras-par: {SOURCE.name} cannot be compiled into {path.parent}: {error}") from None
     return path
+
+
+def built_for(tensorflow: Path) -> list[str]:
+    """What tells one TensorFlow from another, found without loading it: its library's size and time."""
+    about = (tensorflow / FRAMEWORK).stat()
+    return [str(about.st_size), str(about.st_mtime_ns)]
 
 
 if __name__ == "__main__":

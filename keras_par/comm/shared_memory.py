@@ -4,7 +4,7 @@ import ctypes
 import logging
 import os
 import secrets
-from pathlib import Path
+import stat
 from typing import Any
 
 import tensorflow as tf
@@ -13,9 +13,11 @@ from keras_par.comm import native
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.wrapped import WrappedCommunicator
 
+OPERATION = "keras_par_shared_sum"
 VARIABLE = "KERAS_PAR_SHARED_MEMORY"  # "0" does without
 # Each rank reads what all have written, so that with more ranks the messages of a ring are cheaper.
 MOST_RANKS = 8
+LAST = "_keras_par_last_sum"  # an attribute of graphs
 DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
 
 logger = logging.getLogger("keras_par")
@@ -42,7 +44,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if tf.executing_eagerly() or op != "sum" or tensors[0].dtype not in DTYPES:
             return self.inner.all_reduce(tensors, name, op)
-        return list(self._operation(tensors=tensors, collective=name))
+        return sums(self._operation, tensors, name)
 
     def shutdown(self):
         self._functions.keras_par_shared_leave()
@@ -53,6 +55,35 @@ class SharedMemoryCommunicator(WrappedCommunicator):
 
     def _wrapped(self, group):
         return group
+
+
+_order: tf.Variable | None = None
+
+
+def sums(operation: Any, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    """The operation in the graph being traced, after all sums that the program has come to before.
+
+    All ranks must run them in the same order. Operations that share a variable's handle do, in whichever functions
+    and branches they are; a graph of gradients, which TensorFlow does not order by itself, gets a chain.
+    """
+    global _order
+    if _order is None:
+        with tf.init_scope(), tf.device("cpu"):
+            _order = tf.Variable(0, trainable=False)
+    graph = tf.compat.v1.get_default_graph()
+    before = getattr(graph, LAST, None)
+    with tf.device("cpu"), tf.control_dependencies([] if before is None else [before]):
+        results = operation(tensors=tensors, order=_order.handle, collective=name)
+    setattr(graph, LAST, results[0].op)
+    return list(results)
+
+
+@tf.RegisterGradient("KerasParSharedSum")
+def gradients(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor | None]:
+    """The sums of the upstream gradients, as Horovod's operations have it."""
+    name = operation.get_attr("collective").decode()
+    made = getattr(tf.load_op_library(str(native.library())), OPERATION)
+    return [*sums(made, list(upstream), f"{name}.gradient"), None]
 
 
 def shared(communicator: Communicator) -> Communicator:
@@ -77,7 +108,7 @@ def shared(communicator: Communicator) -> Communicator:
         if functions is not None:
             functions.keras_par_shared_leave()
         return communicator
-    operation = tf.load_op_library(offers[0]["library"]).keras_par_shared_sum
+    operation = getattr(tf.load_op_library(offers[0]["library"]), OPERATION)
     return SharedMemoryCommunicator(communicator, operation, functions)
 
 
@@ -89,41 +120,54 @@ def may_share(communicator: Communicator) -> bool:
 
 def make(size: int) -> tuple[dict[str, Any] | None, int]:
     """On rank 0, what the others need to know to share memory, None if there is none, and its open file."""
+    file = -1
     try:
         library = str(native.library())
+        num_bytes = loaded(library).keras_par_shared_bytes(size)
         file = os.memfd_create("keras-par")
-    except (RuntimeError, OSError) as error:
+        os.posix_fallocate(file, 0, num_bytes)
+    except (RuntimeError, OSError, tf.errors.OpError) as error:
         logger.info("keras-par: sums go through Horovod, not through shared memory: %s", error)
+        if file >= 0:
+            os.close(file)
         return None, -1
     token = secrets.token_bytes(16)
-    try:
-        os.posix_fallocate(file, 0, loaded(library).keras_par_shared_bytes(size))
-    except OSError as error:
-        logger.info("keras-par: sums go through Horovod, because there is no memory to share: %s", error)
-        os.close(file)
-        return None, -1
     os.pwrite(file, token, 0)
     return {"path": f"/proc/{os.getpid()}/fd/{file}", "token": token.hex(), "library": library}, file
 
 
 def joined(offer: dict[str, Any], rank: int, size: int) -> ctypes.CDLL | None:
     """The library's functions, once this rank takes part in what rank 0 offers; None where it cannot."""
-    token = bytes.fromhex(offer["token"])
     try:
-        file = os.open(offer["path"], os.O_RDWR)
-    except OSError:  # on another host or in another container, whatever the launcher says
+        functions = loaded(offer["library"])
+        file = opened(offer["path"], bytes.fromhex(offer["token"]))
+    except (OSError, tf.errors.OpError) as error:
+        logger.info("keras-par: rank %d cannot share memory with rank 0: %s", rank, error)
         return None
     try:
-        if not Path(offer["library"]).exists() or os.pread(file, len(token), 0) != token:
-            return None
-        functions = loaded(offer["library"])
         return functions if functions.keras_par_shared_join(file, rank, size) == 0 else None
     finally:
         os.close(file)
 
 
+def opened(path: str, token: bytes) -> int:
+    """The descriptor of rank 0's file.
+
+    Raises:
+        OSError: the path leads to nothing, or to something else, on another host or in another container.
+    """
+    with open(path, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or file.read(len(token)) != token:
+            raise OSError(f"{path} is another file here")
+    return os.open(path, os.O_RDWR)
+
+
 def loaded(library: str) -> ctypes.CDLL:
-    """The library's functions; TensorFlow loads it first, or would not see its operation."""
+    """The library's functions; TensorFlow loads it first, or would not see its operation.
+
+    Raises:
+        OSError, tf.errors.OpError: it does not load on this host.
+    """
     tf.load_op_library(library)
     functions = ctypes.CDLL(library)
     functions.keras_par_shared_bytes.restype = ctypes.c_int64

@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <mutex>
@@ -33,6 +34,7 @@ constexpr size_t kChunk = 256 << 10;  // bytes: two of them fit a core's second 
 constexpr uint32_t kSlots = 4;
 constexpr int kPauses = 1000;               // of a processor's hint that it waits in a loop
 constexpr double kYieldSeconds = 1e-3;      // in which a waiting rank offers its core to other threads
+constexpr double kStallSeconds = 60;        // after which a rank says that it waits, as Horovod's does
 constexpr long kLookAfter = 50 * 1000000L;  // nanoseconds between looks whether a rank is still alive
 
 // A number that only its rank writes, and only upwards; it may wrap around.
@@ -115,6 +117,9 @@ class Group {
     own().pid.store(getpid());
   }
 
+  // False in a child process, which must not speak for its parent.
+  bool is_own() const { return pid_ == getpid(); }
+
   void leave() {
     own().left.store(1);
     wake(own().published);
@@ -164,7 +169,7 @@ class Group {
       await(rank, segment_->members[rank].published, number + 1, name);
       if (wrong_.empty() && segment_->members[rank].tags[number % kSlots] != tag)
         wrong_ = "rank " + std::to_string(rank) + " is in another collective than " + name + " on rank " +
-                 std::to_string(rank_) + ", or in it with tensors of other sizes";
+                 std::to_string(rank_) + ", or in it with other tensors";
     }
     if (!wrong_.empty()) return;
     walk.go(length, [&](const Piece& piece, size_t done, size_t offset, size_t count) {
@@ -202,7 +207,20 @@ class Group {
       sched_yield();
     }
     Member& member = segment_->members[rank];
-    while (!come()) {
+    const char* limit = std::getenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
+    const double most = limit == nullptr ? 0 : std::atof(limit), begin = now();
+    for (bool is_told = false; !come();) {
+      const double seconds = now() - begin;
+      if (seconds > kStallSeconds && !is_told) {
+        is_told = true;
+        std::fprintf(stderr, "keras-par: rank %d has waited %.0f s for rank %d in %s.\n", rank_, seconds, rank,
+                     name.c_str());
+      }
+      if (most > 0 && seconds > most) {
+        wrong_ = "rank " + std::to_string(rank_) + " has waited HOROVOD_STALL_SHUTDOWN_TIME_SECONDS for rank " +
+                 std::to_string(rank) + " in " + name;
+        return;
+      }
       if (own().left.load()) {
         wrong_ = "communication was shut down while rank " + std::to_string(rank_) + " was in " + name;
         return;
@@ -224,6 +242,7 @@ class Group {
   Segment* segment_;
   char* slots_;
   const int rank_, size_;
+  const pid_t pid_ = getpid();
   uint32_t begun_ = 0;  // chunks of the collectives that are complete
   std::string wrong_;
 };
@@ -237,11 +256,18 @@ struct Kernel {
   std::string name;
 };
 
-uint64_t tag_of(const std::string& name, size_t bytes) {  // FNV-1a
-  uint64_t tag = 14695981039346656037u;
-  for (const char letter : name + "/" + std::to_string(bytes)) tag = (tag ^ uint8_t(letter)) * 1099511628211u;
-  return tag << 32;  // the chunk's number goes below
-}
+// What a collective is known by: its name, and the types and shapes of its tensors (FNV-1a).
+class Tag {
+ public:
+  void add(const void* data, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) hash_ = (hash_ ^ static_cast<const uint8_t*>(data)[i]) * 1099511628211u;
+  }
+  void add(int64_t number) { add(&number, sizeof number); }
+  uint64_t value() const { return hash_ << 32; }  // the chunk's number goes below
+
+ private:
+  uint64_t hash_ = 14695981039346656037u;
+};
 
 void* create(TF_OpKernelConstruction* construction) {
   TF_Status* status = TF_NewStatus();
@@ -254,12 +280,9 @@ void* create(TF_OpKernelConstruction* construction) {
   return kernel;
 }
 
-std::string summed(const Kernel& kernel, const std::vector<Piece>& pieces, TF_DataType type) {
+std::string summed(const Kernel& kernel, const std::vector<Piece>& pieces, TF_DataType type, uint64_t tag) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (group == nullptr) return "communication has been shut down";
-  size_t bytes = 0;
-  for (const Piece& piece : pieces) bytes += piece.bytes;
-  const uint64_t tag = tag_of(kernel.name, bytes);
   switch (type) {
     case TF_FLOAT:
       return group->sum<float>(pieces, tag, kernel.name);
@@ -272,40 +295,59 @@ std::string summed(const Kernel& kernel, const std::vector<Piece>& pieces, TF_Da
   }
 }
 
-void compute(void* kernel, TF_OpKernelContext* context) {
+void compute(void* pointer, TF_OpKernelContext* context) {
+  const Kernel& kernel = *static_cast<Kernel*>(pointer);
   TF_Status* status = TF_NewStatus();
-  std::vector<TF_Tensor*> tensors;
+  std::vector<TF_Tensor*> held;
   std::vector<Piece> pieces;
-  const int count = TF_NumInputs(context);
-  for (int i = 0; i < count && TF_GetCode(status) == TF_OK; ++i) {
-    TF_Tensor* given = nullptr;
-    TF_GetInput(context, i, &given, status);
-    if (TF_GetCode(status) != TF_OK) break;
-    tensors.push_back(given);
+  Tag tag;
+  tag.add(kernel.name.data(), kernel.name.size());
+  TF_DataType type = TF_FLOAT;
+  const auto take = [&](int input) {
+    TF_Tensor* tensor = nullptr;
+    TF_GetInput(context, input, &tensor, status);
+    return TF_GetCode(status) == TF_OK ? tensor : nullptr;
+  };
+  const int count = TF_NumInputs(context) - 1;  // the last input only sets the order
+  for (int i = 0; i < count; ++i) {
+    TF_Tensor* given = take(i);
+    if (given == nullptr) break;
+    type = TF_TensorType(given);
+    const size_t bytes = TF_TensorByteSize(given);
     std::vector<int64_t> dims(TF_NumDims(given));
     for (size_t dim = 0; dim < dims.size(); ++dim) dims[dim] = TF_Dim(given, int(dim));
+    tag.add(type);
+    tag.add(dims.size());
+    for (const int64_t size : dims) tag.add(size);
+    TF_DeleteTensor(given);  // or its memory could not become the sum's
     int forwarded = -1;
     TF_Tensor* sum =
         TF_ForwardInputOrAllocateOutput(context, &i, 1, i, dims.data(), int(dims.size()), &forwarded, status);
     if (TF_GetCode(status) != TF_OK) break;
-    tensors.push_back(sum);
-    const size_t bytes = TF_TensorByteSize(given);
-    if (bytes > 0)
-      pieces.push_back({static_cast<char*>(TF_TensorData(given)), static_cast<char*>(TF_TensorData(sum)), bytes});
+    held.push_back(sum);
+    char* const to = static_cast<char*>(TF_TensorData(sum));
+    const char* from = to;
+    if (forwarded < 0) {
+      given = take(i);
+      if (given == nullptr) break;
+      held.push_back(given);
+      from = static_cast<const char*>(TF_TensorData(given));
+    }
+    if (bytes > 0) pieces.push_back({from, to, bytes});
   }
   if (TF_GetCode(status) == TF_OK) {
-    const std::string wrong = summed(*static_cast<Kernel*>(kernel), pieces, TF_TensorType(tensors[0]));
+    const std::string wrong = summed(kernel, pieces, type, tag.value());
     if (!wrong.empty()) TF_SetStatus(status, TF_ABORTED, ("keras-par's shared memory: " + wrong).c_str());
   }
   if (TF_GetCode(status) != TF_OK) TF_OpKernelContext_Failure(context, status);
-  for (TF_Tensor* tensor : tensors) TF_DeleteTensor(tensor);
+  for (TF_Tensor* tensor : held) TF_DeleteTensor(tensor);
   TF_DeleteStatus(status);
 }
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 void infer_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const int64_t count = TF_ShapeInferenceContextNumInputs(context);
+  const int64_t count = TF_ShapeInferenceContextNumInputs(context) - 1;
   for (int64_t i = 0; i < count && TF_GetCode(status) == TF_OK; ++i) {
     TF_ShapeHandle* shape = TF_NewShapeHandle();
     TF_ShapeInferenceContextGetInput(context, int(i), shape, status);
@@ -321,6 +363,7 @@ const bool registered = [] {
   TF_OpDefinitionBuilderAddAttr(operation, "T: {float, double, int32, int64}");
   TF_OpDefinitionBuilderAddAttr(operation, "collective: string");
   TF_OpDefinitionBuilderAddInput(operation, "tensors: n * T");
+  TF_OpDefinitionBuilderAddInput(operation, "order: resource");  // operations with the same one run one by one
   TF_OpDefinitionBuilderAddOutput(operation, "sums: n * T");
   TF_OpDefinitionBuilderSetIsStateful(operation, true);  // or TensorFlow would fold, merge, prune and reorder it
   TF_OpDefinitionBuilderSetShapeInferenceFunction(operation, infer_shapes);
@@ -353,6 +396,7 @@ int keras_par_shared_join(int file, int rank, int size) {
 
 // Leaves the group; ranks that wait for this one get an error.
 void keras_par_shared_leave() {
+  if (group != nullptr && !group->is_own()) return;
   if (group != nullptr) group->leave();  // a collective of this process may be waiting
   const std::lock_guard<std::mutex> lock(mutex);
   delete group;

@@ -2,7 +2,8 @@
 
 shared_sum.py RANK SIZE ENDING [OFFER]
 
-ENDING is what the last rank does at the end, while the others wait in a sum: "another" collective, or "die".
+ENDING is what the last rank does at the end, while the others wait in a sum: "another" collective, one of another
+"shape", or "die".
 Rank 0 prints the offer by which the others find it, and each prints what its sums raised at the end.
 """
 
@@ -41,16 +42,17 @@ assert functions is not None
 print("joined", flush=True)
 sys.stdin.readline()
 operation = tf.load_op_library(offer["library"]).keras_par_shared_sum
+order = tf.Variable(0)
 
 
 @tf.function
 def total(*tensors):
-    return operation(tensors=list(tensors), collective="test.sum")
+    return operation(tensors=list(tensors), order=order.handle, collective="test.sum")
 
 
 @tf.function
 def total_of_unused(tensor):
-    operation(tensors=[tensor], collective="test.unused")
+    operation(tensors=[tensor], order=order.handle, collective="test.unused")
     return tensor
 
 
@@ -73,11 +75,12 @@ if is_last and ending == "die":
 name = "test.another" if is_last and ending == "another" else "test.sum"
 began = time.monotonic()
 try:
-    operation(tensors=[tf.ones([4])], collective=name)
+    shape = [2, 2] if is_last and ending == "shape" else [4]
+    operation(tensors=[tf.ones(shape)], order=order.handle, collective=name)
 except tf.errors.AbortedError as error:
     print(f"after {time.monotonic() - began:.1f} s: {error.message}", flush=True)
 functions.keras_par_shared_leave()
 try:
-    operation(tensors=[tf.ones([4])], collective="test.sum")
+    operation(tensors=[tf.ones([4])], order=order.handle, collective="test.sum")
 except tf.errors.AbortedError as error:
     print(error.message, flush=True)
