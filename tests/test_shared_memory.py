@@ -50,14 +50,18 @@ def run(ending: str) -> list[tuple[int, str]]:
 
 
 def test_sums_are_exact_and_ranks_in_different_collectives_are_told():
-    for status, output in run("another"):
+    results = run("another")
+    assert any("is in another collective than test." in output for _, output in results), results
+    for status, output in results:
         assert status == 0 and output.startswith("equal\n"), output
         assert re.search(r"in another collective than test\.\w+ on rank|has left the job", output), output
         assert "keras-par's shared memory: communication has been shut down" in output, output
 
 
 def test_tensors_of_as_many_bytes_and_another_shape_are_never_added():
-    for status, output in run("shape"):
+    results = run("shape")
+    assert any("or in it with other tensors" in output for _, output in results), results
+    for status, output in results:
         assert status == 0 and re.search(r"or in it with other tensors|has left the job", output), output
 
 
@@ -82,11 +86,11 @@ def test_a_rank_that_cannot_reach_the_memory_says_so(offered, tmp_path):
 def test_nobody_waits_for_a_rank_that_died():
     *others, (status, output) = run("die")
     assert status == -9 and output.endswith("equal\n"), output
-    for rank, (status, output) in enumerate(others):
-        assert status == 0, output
+    assert any(f"rank {SIZE - 1} has left the job" in output for _, output in others), others
+    for status, output in others:
+        assert status == 0 and "has left the job" in output, output
         [seconds] = re.findall(r"after ([\d.]+) s: ", output)
         assert float(seconds) < 5
-        assert f"rank {rank} waits for it in vain in test.sum" in output or "has left the job" in output, output
 
 
 def test_one_rank_that_does_without_makes_all_do_without(ranks):

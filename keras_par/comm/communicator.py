@@ -15,9 +15,10 @@ ReduceOp = Literal["sum", "mean", "min", "max"]
 class Communicator(abc.ABC):
     """Collectives over all ranks of the job, or over a group of them, within which ranks count from 0.
 
-    Every rank must call the same collectives with the same names; calls with different names may come in any
-    order, and a name may be used again once its last call is complete. All work eagerly and inside
-    `tf.function`, where they are not stateful: an unused result is pruned on every rank alike.
+    Every rank must call the same collectives with the same names, in the same order where they are in a graph: sums
+    through shared memory wait for each other. Eager calls with different names may come in any order, and a name may
+    be used again once its last call is complete. All work eagerly and inside `tf.function`, where an unused result may
+    be pruned, on every rank alike.
     """
 
     engine: str

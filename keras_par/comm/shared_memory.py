@@ -15,7 +15,7 @@ from keras_par.comm.wrapped import WrappedCommunicator
 
 OPERATION = "keras_par_shared_sum"
 VARIABLE = "KERAS_PAR_SHARED_MEMORY"  # "0" does without
-# Each rank reads what all have written, so that with more ranks the messages of a ring are cheaper.
+# Each rank reads what all have written: the work grows with the ranks, where that of a ring's messages does not.
 MOST_RANKS = 8
 LAST = "_keras_par_last_sum"  # an attribute of graphs
 DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
