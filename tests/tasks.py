@@ -452,6 +452,12 @@ def misuse(which: str) -> None:
         return
     if which == "options":
         kp.DataParallel(compression="int8")
+    if which == "cycle time":
+        kp.DataParallel(cycle_time_ms=0)
+    if which == "autotune":
+        kp.DataParallel(autotune=2)
+    if which == "autotune's file":
+        kp.DataParallel(autotune="pyproject.toml" if kp.rank() == 0 else "no such file")
     if which == "initialize":
         keras.distribution.initialize(num_processes=17)
     with strategy_scope(True):

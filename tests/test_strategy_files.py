@@ -89,6 +89,7 @@ the rest"),
     ('= "batch"', '= "bach"', "line 24: batch_dim_name cannot be 'bach', the nearest is 'batch': correct it"),
     ("= 16", "= -16", "line 25: fusion_mb is -16: give it a number of megabytes above 0"),
     ("= 16", "= inf", "line 25: fusion_mb is inf: give it a number of megabytes above 0"),
+    ("fusion_mb = 16", "cycle_time_ms = 0", "line 25: cycle_time_ms is 0: give it a number of milliseconds above 0"),
     ('"drop"', '"Drop"', "line 26: remainder cannot be 'Drop', the nearest is 'drop': correct it"),
     ('remainder = "drop"', 'broadcast_variables = "yes"', "line 26: broadcast_variables cannot be 'yes', use true or \
 false"),
@@ -152,7 +153,7 @@ def test_options_are_those_of_the_strategies():
 
     of_model = set(inspect.signature(ModelParallel).parameters) - {"layout_map"}
     of_data = set(inspect.signature(DataParallel).parameters) - {"device_mesh", "devices"}
-    assert set(OPTIONS) == of_model == of_data | {"batch_dim_name"}
+    assert set(OPTIONS) == of_model == of_data - {"autotune"} | {"batch_dim_name"}
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_load_strategy_takes_a_path_and_meshes_of_any_kind(ranks, tmp_path):
                 "shape": shape,
                 "batch": "batch",
                 "auto_shard_dataset": True,
-                "options": ("mean", 16, None, True, "drop"),
+                "options": ("mean", 16, None, True, "drop", None, None),
             }
     for found in ranks(2).run(catalogue_tasks.load, arguments=["data-parallel-bf16"]):
         assert (found["kind"], found["options"][2]) == ("DataParallel", "bf16")

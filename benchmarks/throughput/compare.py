@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.throughput.phases import PHASES
 from benchmarks.throughput.systems import SYSTEMS
 from benchmarks.throughput.turns import SystemFailedError, Team
 from benchmarks.throughput.workloads import WORKLOADS
@@ -143,12 +144,25 @@ def show(workload: str, results: list[Result]) -> None:
             "" if sent is None else f"{sent / 1e6:.2f} in {result.told['collectives']}",
         )
     console.print(table)
+    console.print(phases_table(workload, results))
     found = {result.system: result for result in results if result.seconds}
     for name, system, against, goal in GOALS:
         if name == workload and system in found and against in found:
             value = ratio(found[system], found[against])
             reached = "reached" if value >= goal else "missed"
             console.print(f"  {system} / {against}: {value:.2f}, goal {goal:.2f}: {reached}")
+
+
+def phases_table(workload: str, results: list[Result]):
+    """What a step's time goes to, in one more epoch, on the first rank."""
+    from rich.table import Table
+
+    table = Table("ms of a step, profiled", *PHASES, title=workload)
+    for result in results:
+        if "phases" in result.told:
+            spent = result.told["phases"]
+            table.add_row(SYSTEMS[result.system].title, *(f"{spent[p]:.2f}" if p in spent else "" for p in PHASES))
+    return table
 
 
 def ratio(result: Result, against: Result) -> float:

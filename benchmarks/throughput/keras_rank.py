@@ -6,6 +6,7 @@ import json
 import os
 import time
 
+from benchmarks.throughput.phases import phases
 from benchmarks.throughput.turns import serve
 from benchmarks.throughput.workloads import WORKLOADS, Workload, share
 
@@ -31,12 +32,12 @@ def main():
 
 def independent(workload: Workload, args):
     """One rank's rows in a process that knows of no other: the bound."""
-    return epochs_of(compiled(workload), batches(workload, args.rank, args.ranks)), dict
+    return with_phases(workload, epochs_of(compiled(workload), batches(workload, args.rank, args.ranks)))
 
 
 def plain(workload: Workload, args):
     """All rows in one process."""
-    return epochs_of(compiled(workload), batches(workload, 0, 1, args.ranks)), dict
+    return with_phases(workload, epochs_of(compiled(workload), batches(workload, 0, 1, args.ranks)))
 
 
 def keras_par(workload: Workload, args):
@@ -48,11 +49,11 @@ def keras_par(workload: Workload, args):
     with kp.DataParallel().scope():
         model = compiled(workload)
 
-    def about():
+    def sent():
         calls = kp.describe(model).collectives["train_step"]
         return {"collectives": len(calls), "bytes": sum(call.num_bytes or 0 for call in calls)}
 
-    return epochs_of(model, batches(workload, 0, 1, args.ranks)), about
+    return with_phases(workload, epochs_of(model, batches(workload, 0, 1, args.ranks)), sent)
 
 
 def loop(workload: Workload, args, dense: bool = False):
@@ -93,7 +94,7 @@ def loop(workload: Workload, args, dense: bool = False):
         float(value)  # waits for the last step
         return time.perf_counter() - begin
 
-    return epoch, dict
+    return with_phases(workload, epoch)
 
 
 def loop_dense(workload: Workload, args):
@@ -178,6 +179,11 @@ SYSTEMS = {
     "jax-devices": jax_devices,
     "jax-processes": jax_processes,
 }
+
+
+def with_phases(workload: Workload, epoch, about=dict) -> tuple:
+    """The epoch, and `about` with the phases of a step."""
+    return epoch, lambda: {**about(), "phases": phases(epoch, workload.num_steps)}
 
 
 def compiled(workload: Workload):

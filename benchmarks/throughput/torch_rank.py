@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.throughput import workloads
+from benchmarks.throughput.phases import FORWARD_BACKWARD, REST, UPDATE
 from benchmarks.throughput.turns import serve
 from benchmarks.throughput.workloads import WORKLOADS, share
 
@@ -129,17 +130,30 @@ def main():
     x, y = (tensor.split(workload.rows_per_rank) for tensor in (x, y.long()))
     loss_of = nn.CrossEntropyLoss()
 
+    seconds = {FORWARD_BACKWARD: 0.0, UPDATE: 0.0, REST: 0.0}  # of the last epoch
+
     def epoch():
-        begin = time.perf_counter()
+        last = begin = time.perf_counter()
+        seconds.update(dict.fromkeys(seconds, 0.0))
+
+        def note(phase: str) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            seconds[phase] += now - last
+            last = now
+
         for inputs, targets in zip(x, y, strict=True):
             optimizer.zero_grad()
+            note(REST)
             loss = loss_of(model(inputs), targets)
             loss.backward()
+            note(FORWARD_BACKWARD)  # and reduce, which DDP does at the same time
             optimizer.step()
+            note(UPDATE)
         loss.item()
         return time.perf_counter() - begin
 
-    serve(epoch)
+    serve(epoch, lambda: {"phases": {phase: 1000 * each / len(x) for phase, each in seconds.items()}})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm.agreement import AgreedRuntimeError
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import CYCLE_TIME, Communicator
 from keras_par.comm.solo import SoloCommunicator
 
 
@@ -184,6 +184,17 @@ class HorovodCommunicator(HorovodCollectives):
                 f"keras-par: the mesh needs a group of the ranks {list(ranks)}, and Horovod makes none: {error} Leave "
                 "starting Horovod to kp.init(), and HOROVOD_DYNAMIC_PROCESS_SETS unset."
             ) from error
+
+    def set_cycle_time(self, milliseconds):
+        # Horovod reads it when it starts. It takes MPI down with it when it stops, which cannot start again, and loses
+        # its groups.
+        if self.engine == "mpi" or self._groups:
+            return False
+        self.barrier("kp.cycle_time")
+        os.environ[CYCLE_TIME] = f"{milliseconds:g}"
+        self._ops.shutdown()
+        self._ops.init()
+        return True
 
     def shutdown(self):
         self._ops.shutdown()

@@ -1,9 +1,11 @@
 """The data-parallel strategy: every rank holds the whole model and works on its rows of each global batch."""
 
+import os
+
 import keras
 
 from keras_par.comm.reducer import FUSION_MB, Compression
-from keras_par.distribution.runtime import init
+from keras_par.distribution.start import start, tuned
 from keras_par.seam.binding import Options
 from keras_par.seam.shards import Remainder
 
@@ -33,9 +35,13 @@ class DataParallel(keras.distribution.DataParallel):
             have unequal numbers of rows, each counted once. "wrap": the batch's first rows are counted twice, "drop":
             its last rows are left out, so that all ranks have as many. Evaluation and prediction are always exact.
             With "drop" a data set other than arrays costs one all-reduce of a scalar more at each step.
+        cycle_time_ms: how often Horovod looks for tensors to reduce; None leaves it at HOROVOD_CYCLE_TIME, or 1 ms.
+        autotune: True lets the first steps of training choose `fusion_mb` and `cycle_time_ms` and writes them to
+            "keras-par-autotune.toml"; the path of a file takes them from it if rank 0 has it, else chooses and writes
+            it. See docs/performance.md.
 
     Raises:
-        ValueError: an option has no such value, or the mesh does not cover all ranks.
+        ValueError: an option has no such value, a file for `autotune` is wrong, or the mesh does not cover all ranks.
     """
 
     def __init__(
@@ -49,9 +55,12 @@ class DataParallel(keras.distribution.DataParallel):
         compression: Compression = None,
         broadcast_variables: bool = True,
         remainder: Remainder = "exact",
+        cycle_time_ms: float | None = None,
+        autotune: bool | str | os.PathLike = False,
     ):
-        init()
-        self.keras_par_options = Options(reduction, fusion_mb, compression, broadcast_variables, remainder)  # type: ignore[arg-type]
+        options = Options(reduction, fusion_mb, compression, broadcast_variables, remainder, cycle_time_ms)  # type: ignore[arg-type]
+        start(options)
+        self.keras_par_options = options if autotune is False else tuned(options, autotune)
         super().__init__(device_mesh, devices, auto_shard_dataset)
         num_ranks = keras.distribution.get_device_count()
         if self.device_mesh.devices.size != num_ranks:

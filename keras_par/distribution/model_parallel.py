@@ -6,7 +6,7 @@ import keras
 
 from keras_par.comm import world
 from keras_par.comm.reducer import FUSION_MB, Compression
-from keras_par.distribution.runtime import init
+from keras_par.distribution.start import start
 from keras_par.seam.binding import Options
 from keras_par.seam.layouts import mesh_of
 from keras_par.seam.shards import Remainder
@@ -40,6 +40,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         compression: None, "fp16" or "bf16": how gradients are sent to ranks with other rows.
         broadcast_variables: True gives all ranks rank 0's initial weights, optimizer and metric state.
         remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
+        cycle_time_ms: how often Horovod looks for tensors to reduce, see `kp.DataParallel`.
 
     Raises:
         ValueError: an option has no such value, or the mesh does not hold each rank once. Later, when a variable is
@@ -57,9 +58,17 @@ class ModelParallel(keras.distribution.ModelParallel):
         compression: Compression = None,
         broadcast_variables: bool = True,
         remainder: Remainder = "exact",
+        cycle_time_ms: float | None = None,
     ):
-        init()
-        self.keras_par_options = Options(reduction, fusion_mb, compression, broadcast_variables, remainder)  # type: ignore[arg-type]
+        self.keras_par_options = Options(
+            reduction,  # type: ignore[arg-type]
+            fusion_mb,
+            compression,
+            broadcast_variables,
+            remainder,
+            cycle_time_ms,
+        )
+        start(self.keras_par_options)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)
         mesh_of(self)
         share_random_state()

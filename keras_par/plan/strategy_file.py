@@ -1,5 +1,6 @@
-"""Reads a strategy from a TOML file, and says in which line it is wrong."""
+"""Reads a strategy from a TOML file, and says in which line it is wrong; writes one."""
 
+import json
 import math
 import re
 import tomllib
@@ -18,7 +19,7 @@ ENTRY_KEYS = ("axes", "indivisible", "optional")
 UNDIVIDED = "-"
 REPLICATE = "replicate"
 # The keyword options of kp.DataParallel and kp.ModelParallel, and the values each may have. batch_dim_name may be any
-# axis of the mesh, fusion_mb any positive number.
+# axis of the mesh, those in UNITS any positive number.
 OPTIONS: dict[str, tuple] = {
     "batch_dim_name": (),
     "auto_shard_dataset": (True, False),
@@ -27,7 +28,9 @@ OPTIONS: dict[str, tuple] = {
     "compression": ("fp16", "bf16"),
     "broadcast_variables": (True, False),
     "remainder": ("exact", "wrap", "drop"),
+    "cycle_time_ms": (),
 }
+UNITS = {"fusion_mb": "megabytes", "cycle_time_ms": "milliseconds"}
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,13 @@ def read_strategy(path: Path) -> Strategy:
         ValueError: it is not TOML, or not a strategy; names the file, the line, the key and what was meant perhaps.
     """
     return parse_strategy(path.read_text(encoding="utf-8"), str(path), path.stem)
+
+
+def strategy_text(name: str, description: str, options: Mapping[str, Any]) -> str:
+    """The file of a data-parallel strategy with those of `options` that a file can have and that are not None."""
+    kept = {key: value for key, value in options.items() if key in OPTIONS and value is not None}
+    head = [f"name = {json.dumps(name)}", f"description = {json.dumps(description)}", "", "[options]"]
+    return "\n".join([*head, *(f"{key} = {json.dumps(value)}" for key, value in kept.items())]) + "\n"
 
 
 def parse_strategy(text: str, file: str, name: str) -> Strategy:
@@ -167,9 +177,9 @@ class Reader:
         self.require_known(("options",), options, tuple(OPTIONS))
         for key, value in options.items():
             allowed = tuple(mesh) if key == "batch_dim_name" else OPTIONS[key]
-            if key == "fusion_mb":
+            if key in UNITS:
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                    self.refuse(("options", key), f"fusion_mb is {value!r}: give it a number of megabytes above 0")
+                    self.refuse(("options", key), f"{key} is {value!r}: give it a number of {UNITS[key]} above 0")
             elif key == "batch_dim_name" and not mesh:
                 self.refuse(("options", key), "batch_dim_name names an axis, but there is no [mesh]: leave it out")
             elif not any(value is known or (value == known and isinstance(value, str)) for known in allowed):

@@ -1,6 +1,7 @@
 """Ties a model to the strategy it was compiled under."""
 
 import contextlib
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,13 +28,20 @@ MADE_UNDER = "_keras_par_made_under"
 
 @dataclass(frozen=True)
 class Options:
-    """How a strategy reduces gradients, whether it starts from rank 0's state, and what it does with odd rows."""
+    """How a strategy reduces gradients, whether it starts from rank 0's state, and what it does with odd rows.
+
+    Args:
+        autotune: the file for what the first steps find to be the fastest bucket size and cycle time; None if they are
+            not to look for it.
+    """
 
     reduction: Literal["mean", "sum"] = "mean"
     fusion_mb: float = FUSION_MB
     compression: Compression = None
     broadcast_variables: bool = True
     remainder: Remainder = "exact"
+    cycle_time_ms: float | None = None
+    autotune: str | None = None
 
     def __post_init__(self):
         if self.remainder not in ("exact", "wrap", "drop"):
@@ -41,6 +49,10 @@ class Options:
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"keras-par: reduction={self.reduction!r} is unknown, use 'mean' or 'sum'.")
         check_options(self.fusion_mb, self.compression)
+        if self.cycle_time_ms is not None and not 0 < self.cycle_time_ms < math.inf:
+            raise ValueError(
+                f"keras-par: cycle_time_ms={self.cycle_time_ms!r} must be a number of milliseconds above 0."
+            )
 
 
 class Binding:

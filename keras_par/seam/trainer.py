@@ -13,9 +13,9 @@ from keras.src.trainers.trainer import Trainer
 from keras_par.comm import failures, heartbeat, world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.watched import marked
+from keras_par.seam import autotune, metrics, writers
 from keras_par.seam import binding as bindings
 from keras_par.seam import epoch as epochs
-from keras_par.seam import metrics, writers
 from keras_par.seam import run as runs
 from keras_par.seam.beats import Beats, beating
 from keras_par.seam.direct_call import direct
@@ -180,12 +180,16 @@ def make_function(original):
                 return function
             return beating(self, function, is_common=is_alone(), is_marked=False)
         compiled = self.jit_compile and can_compile(self, step_function)
-        # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
-        step = marked(distributed_step(self, binding, step_function, compiled))
-        with without_xla(self):
-            function = original(self, step)
-        if not self.run_eagerly:
-            function = direct(self, step, otherwise=function)
+
+        def build():
+            # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
+            step = marked(distributed_step(self, binding, step_function, compiled))
+            with without_xla(self):
+                function = original(self, step)
+            return function if self.run_eagerly else direct(self, step, otherwise=function)
+
+        is_tuned = binding.options.autotune is not None and step_function.__name__ == autotune.METHOD
+        function = autotune.Autotuner(self, binding, build) if is_tuned else build()
 
         def with_global_logs(iterator):
             logs = function(iterator)

@@ -1,0 +1,144 @@
+"""Tries bucket sizes and cycle times in the first steps of training, and goes on with the fastest."""
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+from keras.src.utils import io_utils
+
+from keras_par.comm.communicator import CYCLE_TIME
+from keras_par.comm.counting import Call
+from keras_par.plan.buckets import distinct_limits
+from keras_par.plan.strategy_file import strategy_text
+from keras_par.plan.tuning import fastest, num_steps, times
+from keras_par.seam.binding import Binding
+
+MEGABYTE = 2**20
+FUSION_MB = (16.0, 4.0, 1.0)  # tried besides the strategy's own
+CYCLE_TIMES_MS = (1.0, 0.2, 5.0)  # besides the one in force
+METHOD = "train_step"
+
+clock = time.perf_counter
+
+
+class Autotuner:
+    """A training function whose steps use settings in turns until the fastest are known, and then those.
+
+    All of these steps train. Each bucket size costs a trace, each turn of a cycle time a new start of Horovod; where
+    Horovod cannot start again, or does not do the sums, its cycle time stays as it is. Rank 0's times decide.
+
+    Args:
+        model: whose function it is.
+        binding: the model's, whose options become what was found.
+        build: makes a training function, which takes the binding's options as they are at its first call.
+    """
+
+    def __init__(self, model: keras.Model, binding: Binding, build: Callable[[], Any]):
+        self.model, self.binding, self.build = model, binding, build
+        self._functions: dict[float, Any] = {}  # by the size of buckets
+        self._collectives: dict[float, list[Call]] = {}  # in their graphs
+        self._steps: Generator[None, float, None] | None = None
+
+    def __call__(self, iterator):
+        if self._steps is None:
+            self._steps = self._tune()
+            next(self._steps, None)
+        fusion_mb = self.binding.options.fusion_mb
+        begin = clock()
+        logs = self._functions[fusion_mb](iterator)
+        if METHOD in self.binding.collectives:  # not where functions run eagerly
+            self._collectives.setdefault(fusion_mb, self.binding.collectives[METHOD])
+        with contextlib.suppress(StopIteration):  # there is nothing to choose any more
+            self._steps.send(clock() - begin)
+        return logs
+
+    def _tune(self) -> Generator[None, float, None]:
+        """Chooses the size of buckets, then the cycle time; the caller takes a step at each `yield`."""
+        sizes = self._sizes()
+        self._say(
+            f"autotune tries fusion_mb {listed(sizes)} in the next {num_steps(len(sizes))} steps of '{self.model.name}'"
+            if len(sizes) > 1
+            else f"autotune finds one bucket for all gradients of '{self.model.name}' right for their size"
+        )
+        fusion_mb = self._chosen("fusion_mb", sizes, (yield from times(sizes, self._use_size)))
+        self._use_size(fusion_mb)
+        cycles = self._cycles()
+        if cycles:
+            self._say(f"autotune tries cycle_time_ms {listed(cycles)} in the next {num_steps(len(cycles))} steps")
+            found = yield from times(cycles, self._use_cycle)
+            self._use_cycle(self._chosen("cycle_time_ms", cycles, found))
+        self._keep()
+
+    def _sizes(self) -> list[float]:
+        """The sizes of buckets that group the model's gradients in different ways, first the one in force."""
+        values = [variable.value for variable in self.model.trainable_variables]
+        num_bytes = [value.dtype.size * value.shape.num_elements() for value in values]
+        own = self.binding.options.fusion_mb
+        limits = {int(size * MEGABYTE): size for size in (own, *(size for size in FUSION_MB if size < own))}
+        return [limits[limit] for limit in distinct_limits(num_bytes, [value.dtype for value in values], list(limits))]
+
+    def _cycles(self) -> list[float]:
+        """The cycle times to try, first the one in force; none if it cannot be changed. Costs what setting one does."""
+        communicator = self.binding.communicator
+        own = communicator.all_gather_object(float(os.environ.get(CYCLE_TIME) or 1), "kp.autotune")[0]
+        if not communicator.set_cycle_time(own):
+            return []
+        return list(dict.fromkeys((own, *CYCLE_TIMES_MS)))
+
+    def _use_size(self, fusion_mb: float) -> None:
+        self.binding.options = replace(self.binding.options, fusion_mb=fusion_mb)
+        if fusion_mb not in self._functions:
+            self._functions[fusion_mb] = self.build()
+            self.binding.collectives.pop(METHOD, None)
+        elif fusion_mb in self._collectives:
+            self.binding.collectives[METHOD] = self._collectives[fusion_mb]
+
+    def _use_cycle(self, cycle_time_ms: float) -> None:
+        if cycle_time_ms != self.binding.options.cycle_time_ms:
+            self.binding.options = replace(self.binding.options, cycle_time_ms=cycle_time_ms)
+            self.binding.communicator.set_cycle_time(cycle_time_ms)
+
+    def _chosen(self, option: str, settings: Sequence[float], own: dict[float, float]) -> float:
+        """The fastest of the settings by rank 0's times, which it says. Costs two all-gathers of a few bytes."""
+        if not own:
+            return settings[0]
+        shared = self.binding.communicator.all_gather_object(list(own.values()), "kp.autotune")[0]
+        medians = dict(zip(settings, shared, strict=True))
+        best = fastest(medians)
+        measured = ", ".join(f"{1000 * seconds:.2f} with {setting:g}" for setting, seconds in medians.items())
+        self._say(f"autotune chooses {option}={best:g}: a step takes {measured} ms")
+        return best
+
+    def _keep(self) -> None:
+        """Puts what was found into the strategy, for models to come, and on rank 0 into its file."""
+        options = self.binding.options
+        assert options.autotune is not None
+        path = Path(options.autotune)
+        self.binding.options = options = replace(options, autotune=None)
+        self.binding.strategy.keras_par_options = options
+        communicator = self.binding.communicator
+        if communicator.rank > 0:
+            return
+        what = f"Tuned for {communicator.size} ranks over {communicator.engine} and the model '{self.model.name}'."
+        told = {**asdict(options), "auto_shard_dataset": self.binding.strategy.auto_shard_dataset}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(strategy_text(path.stem, what, told), encoding="utf-8")
+        except OSError as error:
+            warnings.warn(f"keras-par: what autotune found is in force but not in '{path}': {error}.", stacklevel=2)
+        else:
+            self._say(f"autotune has written '{path}', which autotune='{path}' and kp.load_strategy('{path}') take")
+
+    def _say(self, what: str) -> None:
+        if self.binding.communicator.rank == 0:
+            io_utils.print_msg(f"keras-par: {what}.")
+
+
+def listed(settings: Sequence[float]) -> str:
+    return ", ".join(f"{setting:g}" for setting in settings)

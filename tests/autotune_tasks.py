@@ -1,0 +1,97 @@
+"""What ranks do for the tests of autotune."""
+
+import json
+import sys
+
+import keras
+import numpy as np
+from keras import layers
+
+NUM_STEPS = 60
+SIZES = (1.0, 0.0005, 0.0002)  # megabytes: all in one bucket, the two kernels in two, each variable in its own
+SECONDS = dict(zip(SIZES, (0.5, 0.3, 0.4), strict=True))
+CYCLES = (1.0, 0.2, 5.0)
+CYCLE_SECONDS = dict(zip(CYCLES, (0.4, 0.5, 0.3), strict=True))
+
+
+def build(**options) -> tuple:
+    """A small model under a strategy with these options."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(1)
+    strategy = kp.DataParallel(fusion_mb=SIZES[0], **options)
+    with strategy.scope():
+        model = keras.Sequential([layers.Input((8,)), layers.Dense(12, "relu"), layers.Dense(8)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model, strategy
+
+
+def data() -> dict:
+    random = np.random.default_rng(1)
+    x, y = (random.normal(size=(4 * NUM_STEPS, 8)).astype("float32") for _ in range(2))
+    return {"x": x, "y": y, "batch_size": 4, "verbose": 0}
+
+
+def pretend_times(model) -> None:
+    """Lets autotune believe that steps take the seconds above."""
+    from keras_par.seam import autotune, binding
+
+    now = [0.0]
+
+    def clock() -> float:
+        options = binding.of(model).options
+        now[0] += SECONDS[options.fusion_mb] if options.cycle_time_ms is None else CYCLE_SECONDS[options.cycle_time_ms]
+        return now[0]
+
+    autotune.FUSION_MB, autotune.clock = SIZES[1:], clock
+
+
+def distance(model, twin) -> float:
+    """The largest difference of two models' variables and optimizers."""
+    states = [[np.asarray(each) for each in of.variables + of.optimizer.variables] for of in (model, twin)]
+    return max(float(np.abs(a - b).max()) for a, b in zip(*states, strict=True))
+
+
+def tune(path: str) -> dict:
+    """Trains with autotune and without; what came of it."""
+    import keras_par as kp
+
+    twin, _ = build()
+    twin.fit(**data(), epochs=3)
+    model, strategy = build(autotune=path)
+    pretend_times(model)
+    model.fit(**data(), epochs=3)
+    again, _ = build(autotune=path)
+    loaded = kp.load_strategy(path)
+    with strategy.scope():
+        later = keras.Sequential([layers.Input((8,)), layers.Dense(8)])
+        later.compile("sgd", "mse")
+    return {
+        "size": kp.size(),
+        "distance": distance(model, twin),
+        "tuned": strategy.keras_par_options.fusion_mb,
+        "is_over": strategy.keras_par_options.autotune is None,
+        "again": again._keras_par_binding.options.fusion_mb,
+        "again_is_over": again._keras_par_binding.options.autotune is None,
+        "loaded": loaded.keras_par_options.fusion_mb,
+        "later": later._keras_par_binding.options.fusion_mb,
+        "num_collectives": len(kp.describe(model).collectives["train_step"]),
+    }
+
+
+def main() -> None:
+    """In a job of its own: chooses a cycle time too."""
+    import keras_par as kp
+
+    model, strategy = build(autotune=sys.argv[1])
+    pretend_times(model)
+    model.fit(**data(), epochs=3)
+    twin, _ = build()
+    twin.fit(**data(), epochs=3)
+    options = strategy.keras_par_options
+    result = [kp.rank(), kp.size(), options.fusion_mb, options.cycle_time_ms, distance(model, twin)]
+    print(json.dumps({"result": result}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
