@@ -1,5 +1,8 @@
 """What the ranks of a pool do for the tests of what a step costs."""
 
+import contextlib
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -23,7 +26,7 @@ class Noting(layers.Layer):
 
 
 def train() -> dict:
-    """Calls fit twice; how often its step was traced, and the types of the operations in its graph."""
+    """Calls fit three times; how often its step was traced, and the types of the operations in its graph."""
     keras.utils.set_random_seed(1)
     noting = Noting()
     hidden = [layers.Dense(8, "relu"), noting, layers.Dense(8, "relu")]
@@ -31,14 +34,47 @@ def train() -> dict:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss)
     x, y = np.ones((8 * NUM_STEPS, 4), "float32"), np.zeros(8 * NUM_STEPS, "int32")
-    for _ in range(2):
-        model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+    fit = functools.partial(model.fit, batch_size=8, verbose=0)
+    num_reads = []
+    for num_rows in (len(x), len(x), len(x) // 2):
+        with host_reads_counted() as reads:
+            fit(x[:num_rows], y[:num_rows], epochs=2)
+        num_reads.append(len(reads))
     traced = [graph for graph in noting.graphs if "scratch" not in graph.name]  # where shapes are inferred
+    operations = traced[-1].get_operations()
     return {
+        "model": model,
         "num_traces": len(traced),
-        "operations": [operation.type for operation in traced[-1].get_operations()],
+        "operations": [operation.type for operation in operations],
+        "on_host": [operation.type for operation in operations if "CPU" in operation.device.upper()],
+        "reads_of_steps": num_reads[1] - num_reads[2],
         "iterations": int(model.optimizer.iterations.value),
     }
+
+
+@contextlib.contextmanager
+def host_reads_counted():
+    """Notes each tensor that Python reads, which on a GPU would be a copy to the host that waits for all before it."""
+    reads = []
+    kind = next(each for each in type(tf.constant(0)).__mro__ if "_numpy" in vars(each))
+    original = kind._numpy
+
+    def noting(self):
+        reads.append(self.shape)
+        return original(self)
+
+    kind._numpy = noting
+    try:
+        assert int(tf.constant(3)) == 3 and tf.constant(4).numpy() == 4 and len(reads) == 2
+        reads.clear()
+        yield reads
+    finally:
+        kind._numpy = original
+
+
+def train_plain() -> dict:
+    """The same without what a process cannot send."""
+    return {name: value for name, value in train().items() if name != "model"}
 
 
 def train_distributed() -> dict:
@@ -46,4 +82,8 @@ def train_distributed() -> dict:
     import keras_par as kp
 
     with kp.DataParallel().scope():
-        return {**train(), "size": kp.size()}
+        result = train()
+    model = result.pop("model")
+    [reduction] = kp.describe(model).collectives["train_step"]
+    num_bytes = sum(4 * int(np.prod(variable.shape)) for variable in model.trainable_variables)
+    return {**result, "size": kp.size(), "bytes": reduction.num_bytes, "bytes_of_gradients": num_bytes}

@@ -12,12 +12,15 @@ WAITING = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "Print", "PrintV2", "Stri
 
 @pytest.mark.parametrize(("size", "collective"), [(2, "KerasParSharedSum"), (4, "HorovodGroupedAllreduce")])
 def test_a_step_is_traced_once_and_adds_one_collective_to_few_operations(size, collective, ranks, plain):
-    [twin] = plain.run(step_cost_tasks.train)
-    assert twin["num_traces"] == 1
+    [twin] = plain.run(step_cost_tasks.train_plain)
+    assert twin["num_traces"] == 1 and twin["on_host"] == []
     for result in ranks(size).run(step_cost_tasks.train_distributed):
         assert result["size"] == size
-        assert result["num_traces"] == 1  # for two calls of fit of two epochs each
-        assert result["iterations"] == twin["iterations"] == 4 * step_cost_tasks.NUM_STEPS
+        assert result["num_traces"] == 1  # for three calls of fit of two epochs each
+        assert result["iterations"] == twin["iterations"] == 5 * step_cost_tasks.NUM_STEPS
+        assert result["bytes"] == result["bytes_of_gradients"]
+        assert result["reads_of_steps"] == 0  # plain Keras asks after each step whether it had data
+        assert set(result["on_host"]) <= {"KerasParSharedSum"}  # which is for ranks without GPUs
         more = Counter(result["operations"]) - Counter(twin["operations"])
         collectives = {kind: count for kind, count in more.items() if kind.startswith(("Horovod", "KerasPar"))}
         assert collectives == {collective: 1}
