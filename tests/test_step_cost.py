@@ -19,8 +19,9 @@ def test_a_step_is_traced_once_and_adds_one_collective_to_few_operations(size, c
         assert result["num_traces"] == 1  # for three calls of fit of two epochs each
         assert result["iterations"] == twin["iterations"] == 5 * step_cost_tasks.NUM_STEPS
         assert result["bytes"] == result["bytes_of_gradients"]
-        assert result["reads_of_steps"] == 0  # plain Keras asks after each step whether it had data
-        assert set(result["on_host"]) <= {"KerasParSharedSum"}  # which is for ranks without GPUs
+        assert result["reads_of_steps"] <= 0  # plain Keras asks after each step whether it had data
+        # Shared memory, with its order, is for ranks without GPUs only.
+        assert set(result["on_host"]) <= {"KerasParSharedSum", "Placeholder"}
         more = Counter(result["operations"]) - Counter(twin["operations"])
         collectives = {kind: count for kind, count in more.items() if kind.startswith(("Horovod", "KerasPar"))}
         assert collectives == {collective: 1}

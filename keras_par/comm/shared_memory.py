@@ -37,8 +37,12 @@ class SharedMemoryCommunicator(WrappedCommunicator):
     """
 
     def __init__(self, inner: Communicator, operation: Any, functions: ctypes.CDLL):
+        global _order
         super().__init__(inner)
         self._operation, self._functions = operation, functions
+        if _order is None:  # made in a function that is being traced, it would have that traced once more
+            with tf.device("cpu"):
+                _order = tf.Variable(0, trainable=False)
 
     def all_reduce(self, tensors, name, op="sum"):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
@@ -69,10 +73,7 @@ def sums(operation: Any, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]
     All ranks must run them in the same order. Operations that share a variable's handle do, in whichever functions
     and branches they are; a graph of gradients, which TensorFlow does not order by itself, gets a chain.
     """
-    global _order
-    if _order is None:
-        with tf.init_scope(), tf.device("cpu"):
-            _order = tf.Variable(0, trainable=False)
+    assert _order is not None
     graph = tf.compat.v1.get_default_graph()
     before = getattr(graph, LAST, None)
     with tf.device("cpu"), tf.control_dependencies([] if before is None else [before]):
