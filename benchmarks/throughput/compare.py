@@ -104,7 +104,7 @@ def compare(workload: str, systems: list[str], num_ranks: int, rounds: int) -> l
                         seconds = teams[system].train()
                         result.seconds += [seconds] if number >= 0 else []
                 except SystemFailedError as error:
-                    result.failure = str(error)
+                    result.failure, result.seconds = str(error), []
                     teams.pop(system, None)
         for system, team in list(teams.items()):
             told = team.end()
