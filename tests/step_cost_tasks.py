@@ -80,10 +80,28 @@ def train_plain() -> dict:
 def train_distributed() -> dict:
     """The same under a strategy."""
     import keras_par as kp
+    from keras_par.seam.shards import EvenShard
 
-    with kp.DataParallel().scope():
-        result = train()
+    cut = []
+    original = tf.data.Dataset.__iter__
+
+    def noting(self):
+        cut.extend([self] if isinstance(self.element_spec, EvenShard) else [])
+        return original(self)
+
+    tf.data.Dataset.__iter__ = noting
+    try:
+        with kp.DataParallel().scope():
+            result = train()
+    finally:
+        tf.data.Dataset.__iter__ = original
     model = result.pop("model")
     [reduction] = kp.describe(model).collectives["train_step"]
     num_bytes = sum(4 * int(np.prod(variable.shape)) for variable in model.trainable_variables)
-    return {**result, "size": kp.size(), "bytes": reduction.num_bytes, "bytes_of_gradients": num_bytes}
+    return {
+        **result,
+        "size": kp.size(),
+        "num_cut": len(cut),
+        "bytes": reduction.num_bytes,
+        "bytes_of_gradients": num_bytes,
+    }

@@ -18,6 +18,7 @@ def test_a_step_is_traced_once_and_adds_one_collective_to_few_operations(size, c
         assert result["size"] == size
         assert result["num_traces"] == 1  # for three calls of fit of two epochs each
         assert result["iterations"] == twin["iterations"] == 5 * step_cost_tasks.NUM_STEPS
+        assert result["num_cut"] == 6  # iterators that cut batches: one an epoch, since each takes some 20 ms to make
         assert result["bytes"] == result["bytes_of_gradients"]
         assert result["reads_of_steps"] <= 0  # plain Keras asks after each step whether it had data
         # Shared memory, with its order, is for ranks without GPUs only.

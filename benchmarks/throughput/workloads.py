@@ -113,9 +113,9 @@ def recommender():
 
 WORKLOADS = {
     "mlp": Workload(images(28, 28, 1), mlp, rows_per_rank=32, num_steps=400),
-    "cnn": Workload(images(28, 28, 1), cnn, rows_per_rank=32, num_steps=60),
-    "resnet": Workload(images(32, 32, 3), resnet, rows_per_rank=32, num_steps=2),
-    "gpt": Workload(texts, gpt, rows_per_rank=4, num_steps=3, learning_rate=None),
+    "cnn": Workload(images(28, 28, 1), cnn, rows_per_rank=32, num_steps=150),
+    "resnet": Workload(images(32, 32, 3), resnet, rows_per_rank=32, num_steps=5),
+    "gpt": Workload(texts, gpt, rows_per_rank=4, num_steps=6, learning_rate=None),
     "recommender": Workload(ratings, recommender, rows_per_rank=256, num_steps=100),
 }
 

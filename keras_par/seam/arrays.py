@@ -24,13 +24,17 @@ def is_dense(inputs) -> bool:
     )
 
 
-def cut_arrays(
-    adapter: ArrayDataAdapter, num_shards: int, shard_id: int, shuffle_seed: int | None, remainder: Remainder
-) -> tf.data.Dataset:
-    """Batches of row numbers, shuffled by Keras's own adapter, cut first and looked up afterwards."""
+def row_numbers(adapter: ArrayDataAdapter, shuffle_seed: int | None) -> tf.data.Dataset:
+    """Batches of row numbers, shuffled by Keras's own adapter."""
     numbers = ArrayDataAdapter(np.arange(adapter._num_samples), batch_size=adapter.batch_size, shuffle=adapter._shuffle)
     with seeded(shuffle_seed):
-        dataset = numbers.get_tf_dataset()
+        return numbers.get_tf_dataset()
+
+
+def cut_arrays(
+    adapter: ArrayDataAdapter, dataset: tf.data.Dataset, num_shards: int, shard_id: int, remainder: Remainder
+) -> tf.data.Dataset:
+    """The rows of `row_numbers`, cut first and looked up afterwards."""
     arrays = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
     arrays = tree.map_structure(lambda array: array if array is None else tf.convert_to_tensor(array), arrays)
     arrays = tree.lists_to_tuples(arrays)

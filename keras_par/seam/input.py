@@ -9,7 +9,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
-from keras_par.seam.arrays import checksum, cut_arrays, is_dense
+from keras_par.seam.arrays import checksum, cut_arrays, is_dense, row_numbers
 from keras_par.seam.marks import is_marked
 from keras_par.seam.py_dataset import InOrder
 from keras_par.seam.same_data import Digest
@@ -36,6 +36,7 @@ class Source:
         self.is_infinite = False
         self.batch_size: int | None = adapter.batch_size
         self.digest: Digest | None = None
+        self.uncut: tf.data.Dataset  # what `dataset` cuts: making an iterator of it moves the same seeds on
         if isinstance(adapter, TFDatasetAdapter):
             self._dataset = adapter.get_tf_dataset()
             self.is_infinite = int(self._dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
@@ -91,12 +92,14 @@ class Source:
             rest = self.adapter._num_samples % self.adapter.batch_size
             if self.remainder == "drop" and 0 < rest < num_shards:
                 self.num_batches = self.adapter.num_batches - 1
-            return cut_arrays(self.adapter, num_shards, shard_id, shuffle_seed, self.remainder)
+            self.uncut = row_numbers(self.adapter, shuffle_seed)
+            return cut_arrays(self.adapter, self.uncut, num_shards, shard_id, self.remainder)
         if order is not None:
             self.adapter = InOrder(self.adapter, order, self.is_sharded)
         dataset = self._dataset if isinstance(self.adapter, TFDatasetAdapter) else self.adapter.get_tf_dataset()
         if not isinstance(self.adapter, TFDatasetAdapter):
             dataset = untuned(dataset)
+        self.uncut = dataset
         if self.is_sharded:
             return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)
         if self.remainder == "drop":
