@@ -1,7 +1,9 @@
 """What ranks do for the tests of autotune."""
 
 import json
+import os
 import sys
+import time
 
 import keras
 import numpy as np
@@ -55,17 +57,20 @@ def distance(model, twin) -> float:
 def tune(path: str) -> dict:
     """Trains with autotune and without; what came of it."""
     import keras_par as kp
+    from keras_par.comm import world
 
     twin, _ = build()
     twin.fit(**data(), epochs=3)
     model, strategy = build(autotune=path)
     pretend_times(model)
     model.fit(**data(), epochs=3)
+    in_force = os.environ.get("HOROVOD_CYCLE_TIME")
     again, _ = build(autotune=path)
     loaded = kp.load_strategy(path)
     with strategy.scope():
         later = keras.Sequential([layers.Input((8,)), layers.Dense(8)])
         later.compile("sgd", "mse")
+    world.current().set_cycle_time(CYCLES[0])  # for the tasks to come
     return {
         "size": kp.size(),
         "distance": distance(model, twin),
@@ -75,8 +80,27 @@ def tune(path: str) -> dict:
         "again_is_over": again._keras_par_binding.options.autotune is None,
         "loaded": loaded.keras_par_options.fusion_mb,
         "later": later._keras_par_binding.options.fusion_mb,
+        "cycle_time": strategy.keras_par_options.cycle_time_ms,
+        "in_force": in_force,
         "num_collectives": len(kp.describe(model).collectives["train_step"]),
     }
+
+
+def wait_for_cycles(milliseconds: float, times: int) -> dict:
+    """The seconds of sums one after another with a cycle time, and those of the shortest with 1 ms afterwards."""
+    from keras_par.comm import world
+
+    communicator = world.current()
+
+    def seconds() -> float:
+        begin = time.perf_counter()
+        communicator.barrier("cycle")
+        return time.perf_counter() - begin
+
+    is_set = communicator.set_cycle_time(milliseconds)
+    slow = [seconds() for _ in range(times)]
+    communicator.set_cycle_time(CYCLES[0])
+    return {"is_set": is_set, "slow": sum(slow), "fast": min(seconds() for _ in range(times))}
 
 
 def main() -> None:

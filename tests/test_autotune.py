@@ -74,12 +74,20 @@ def test_the_first_steps_choose_the_buckets(size, ranks, tmp_path):
         assert all(round(value, 4) == autotune_tasks.SIZES[1] for value in found.values()), found
         assert result["is_over"] and result["again_is_over"]
         assert result["num_collectives"] == 2
+        # Two ranks sum through shared memory, which has no cycles.
+        assert result["cycle_time"] == (None if size == 2 else 5.0)
+        assert size == 2 or result["in_force"] == "5"
     content = tomllib.loads(path.read_text())
     assert re.match(rf"Tuned for {size} ranks over mpi", content["description"])
-    assert "cycle_time_ms" not in content["options"]  # MPI cannot start again
+    assert content["options"].get("cycle_time_ms") == (None if size == 2 else 5.0)
 
 
-def test_cycle_times_are_tried_where_horovod_can_start_again(tmp_path):
+def test_a_cycle_time_is_in_force_at_once(ranks):
+    for result in ranks(4).run(autotune_tasks.wait_for_cycles, milliseconds=100, times=6):
+        assert result["is_set"] and result["slow"] >= 0.5 and result["fast"] < 0.1, result
+
+
+def test_cycle_times_are_tried_over_gloo(tmp_path):
     path = tmp_path / "tuned.toml"
     ended = start("horovodrun --gloo", 2, "-m", "tests.autotune_tasks", str(path), KERAS_PAR_SHARED_MEMORY="0")
     assert ended.status == 0, ended.output

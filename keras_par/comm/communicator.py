@@ -74,8 +74,11 @@ class Communicator(abc.ABC):
     def set_cycle_time(self, milliseconds: float) -> bool:
         """Lets Horovod look for tensors to reduce this often, if that can be changed now and decides over anything.
 
-        Every rank must call it, outside of graphs, with no collective under way. Costs a barrier and a new start of
-        Horovod, 0.35 s with Gloo.
+        Every rank must call it, outside of graphs; collectives may be under way. Costs one all-reduce of a scalar the
+        first time, and nothing later. HOROVOD_CYCLE_TIME says afterwards what is in force.
+
+        Args:
+            milliseconds: above 0.
 
         Returns:
             True if it is set; False, the same on all ranks, if nothing was done.

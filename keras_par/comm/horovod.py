@@ -1,7 +1,9 @@
 """Collectives by Horovod's TensorFlow operations; its own Keras layer does nothing on Keras 3 and is not used."""
 
+import ctypes
 import importlib.metadata
 import os
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -157,6 +159,8 @@ class HorovodCommunicator(HorovodCollectives):
             os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
         operations.init()
         super().__init__(operations, engine, tuple(range(operations.size())), operations.global_process_set)
+        self._cycle_setter = cycle_setter(operations)
+        self._all_have_setter: bool | None = None  # not known yet
         self._groups: dict[tuple[int, ...], HorovodCollectives | None] = {}
 
     @property
@@ -186,15 +190,23 @@ class HorovodCommunicator(HorovodCollectives):
             ) from error
 
     def set_cycle_time(self, milliseconds):
-        # Horovod reads it when it starts. It takes MPI down with it when it stops, which cannot start again, and loses
-        # its groups.
-        if self.engine == "mpi" or self._groups:
+        if self._all_have_setter is None:
+            self._all_have_setter = self.all_agree(self._cycle_setter is not None, "kp.cycle_time")
+        if self._cycle_setter is None or not self._all_have_setter:
             return False
-        self.barrier("kp.cycle_time")
+        self._cycle_setter(milliseconds)
         os.environ[CYCLE_TIME] = f"{milliseconds:g}"
-        self._ops.shutdown()
-        self._ops.init()
         return True
 
     def shutdown(self):
         self._ops.shutdown()
+        if self._cycle_setter is not None:
+            self._cycle_setter(0)  # the environment decides again if Horovod is started anew
+
+
+def cycle_setter(operations: Any) -> Callable[[float], None] | None:
+    """The function for the cycle time that `keras-par install-horovod` gives Horovod; None in other builds."""
+    setter = getattr(operations._basics.MPI_LIB_CTYPES, "horovod_set_cycle_time_ms", None)
+    if setter is not None:
+        setter.argtypes, setter.restype = [ctypes.c_double], None
+    return setter

@@ -64,15 +64,18 @@ def watched(start: Callable[[], Communicator]) -> Communicator:
 def set_cycle_time(milliseconds: float) -> None:
     """Lets Horovod look for tensors to reduce this often: from its start on if it has not started, else at once.
 
-    A time that cannot be set any more is warned of.
+    Costs what the communicator's does. A time that cannot be set any more is warned of.
+
+    Args:
+        milliseconds: above 0.
     """
     if _active is None:
         os.environ[CYCLE_TIME] = f"{milliseconds:g}"
     elif not _active.set_cycle_time(milliseconds):
         warnings.warn(
-            f"keras-par: cycle_time_ms={milliseconds:g} is ignored, because Horovod has started and cannot start again "
-            "over MPI or with groups of ranks, or because its cycles do not matter where sums go through shared "
-            f"memory: make the strategy before kp.init(), or set {CYCLE_TIME}={milliseconds:g}.",
+            f"keras-par: cycle_time_ms={milliseconds:g} is ignored, because Horovod has started and was not built by "
+            "'keras-par install-horovod', or because its cycles do not matter where sums go through shared memory: "
+            f"make the strategy before kp.init(), or set {CYCLE_TIME}={milliseconds:g}.",
             stacklevel=3,
         )
 

@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from keras_par.cluster.environment import HOROVOD_VERSION, scripts, search_path
+from keras_par.launch import horovod_source
+from keras_par.launch.pip import InstallError, pip
 from keras_par.plan.cache import cache_folder
 
 ENGINES = ("mpi", "gloo")
@@ -26,10 +28,6 @@ ENGINES = ("mpi", "gloo")
 # Horovod 0.28.1 includes this header by the name it had before TensorFlow 2.20 moved XLA out of its tree.
 MOVED_HEADER = "tensorflow/compiler/xla/client/xla_builder.h"
 MOVED_HEADER_NOW = "xla/hlo/builder/xla_builder.h"
-
-
-class InstallError(RuntimeError):
-    """A step of the installation failed; the message is one sentence that says which and what to do."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class BuildKey:
         python = f"cp{sys.version_info.major}{sys.version_info.minor}"
         device = "-nccl" if self.gpu else ""
         return (
-            f"horovod{HOROVOD_VERSION}-tf{self.tensorflow}-{python}-mpi{self.mpi}{device}"
+            f"horovod{HOROVOD_VERSION}-{horovod_source.DIGEST}-tf{self.tensorflow}-{python}-mpi{self.mpi}{device}"
             f"-{platform.system().lower()}-{platform.machine()}"
         )
 
@@ -56,8 +54,9 @@ def add_parser(commands) -> None:
         "install-horovod",
         help="build and install Horovod for the TensorFlow of this environment",
         description=(
-            "Builds Horovod from its source distribution against the TensorFlow of this environment, with "
-            "MPI and Gloo (2-3 minutes on two cores), keeps the wheel in a cache, and verifies it by importing."
+            "Builds Horovod from its source distribution, with a cycle time that can be changed, against the "
+            "TensorFlow of this environment, with MPI and Gloo (2-3 minutes on two cores), keeps the wheel in a cache, "
+            "and verifies it by importing."
         ),
     )
     parser.add_argument(
@@ -169,18 +168,19 @@ def mpi_version(mpicxx: Path | None) -> str:
 def build(console: Console, key: BuildKey, folder: Path) -> Path:
     """Builds the wheel for `key` into `folder`, showing CMake's progress, and returns its path."""
     require_compiler()
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "build.log"
-    environment = build_environment("gloo" if key.mpi == "none" else "mpi")
-    if key.gpu:
-        environment["HOROVOD_GPU_OPERATIONS"] = "NCCL"
-    with tempfile.TemporaryDirectory(prefix="keras-par-headers-") as headers:
-        add_headers(environment, Path(headers))
+    with tempfile.TemporaryDirectory(prefix="keras-par-horovod-") as work:
+        console.print(f"Fetching the source of Horovod {HOROVOD_VERSION} ...")
+        source = horovod_source.fetch(Path(work))
+        environment = build_environment("gloo" if key.mpi == "none" else "mpi")
+        if key.gpu:
+            environment["HOROVOD_GPU_OPERATIONS"] = "NCCL"
+        add_headers(environment, Path(work, "headers"))
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / "build.log"
         with tempfile.TemporaryDirectory(prefix="wheel-", dir=folder) as fresh:
             command = [
                 *(sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-cache-dir"),
-                *("--no-build-isolation", "--no-binary", "horovod", "--wheel-dir", fresh),
-                f"horovod=={HOROVOD_VERSION}",
+                *("--no-build-isolation", "--wheel-dir", fresh, str(source)),
             ]
             status = stream_build(console, command, environment, log)
             wheel = find_wheel(Path(fresh))
@@ -311,13 +311,3 @@ def prepare_sums(console: Console) -> None:
     if result.returncode != 0:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
         console.print(f"Ranks of one host will sum through Horovod, not through shared memory: {last}", markup=False)
-
-
-def pip(*arguments: str) -> None:
-    """Runs this environment's pip quietly; raises InstallError with pip's last line if it fails."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0:
-        lines = result.stderr.strip().splitlines() or ["no message"]
-        said = next((line for line in lines if line.lower().startswith("error")), lines[-1])
-        raise InstallError(f"'pip {' '.join(arguments)}' failed: {said}")

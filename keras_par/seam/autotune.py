@@ -30,8 +30,8 @@ clock = time.perf_counter
 class Autotuner:
     """A training function whose steps use settings in turns until the fastest are known, and then those.
 
-    All of these steps train. Each bucket size costs a trace, each turn of a cycle time a new start of Horovod; where
-    Horovod cannot start again, or does not do the sums, its cycle time stays as it is. Rank 0's times decide.
+    All of these steps train. Each bucket size costs a trace. Where Horovod was not built by `keras-par
+    install-horovod`, or does not do the sums, its cycle time stays as it is. Rank 0's times decide.
 
     Args:
         model: whose function it is.
@@ -84,7 +84,10 @@ class Autotuner:
         return [limits[limit] for limit in distinct_limits(num_bytes, [value.dtype for value in values], list(limits))]
 
     def _cycles(self) -> list[float]:
-        """The cycle times to try, first the one in force; none if it cannot be changed. Costs what setting one does."""
+        """The cycle times to try, first the one in force; none if it cannot be changed.
+
+        Costs two all-gathers of a few bytes, and what setting a cycle time does.
+        """
         communicator = self.binding.communicator
         own = communicator.all_gather_object(float(os.environ.get(CYCLE_TIME) or 1), "kp.autotune")[0]
         if not communicator.set_cycle_time(own):
