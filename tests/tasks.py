@@ -239,6 +239,30 @@ def kinds_of_sums() -> list[str]:
     return [each.type for each in graph.get_operations() if each.type.startswith(("Horovod", "KerasPar"))]
 
 
+def gathers() -> dict:
+    """Tensors gathered at once in a graph, those gathered one by one by Horovod, and the operations of the graph."""
+    import tensorflow as tf
+
+    from keras_par.comm import world
+
+    communicator = world.current()
+    random = np.random.default_rng([communicator.rank, 1])
+    special = np.array([[-0.0, np.nan, np.inf, 1e-45]], "float32")
+    tensors = [random.normal(size=(5, 3)).astype("float32"), random.integers(-(2**40), 2**40, 5), special]
+    tensors += [random.normal(size=(300, 400)), random.integers(0, 9, (2, 2, 2)).astype("int32")]  # many chunks
+    tensors = [tf.constant(tensor) for tensor in tensors]
+    function = tf.function(lambda tensors: communicator.all_gather_equal(tensors, "test.gathers"))
+    graph = function.get_concrete_function(tensors).graph
+    results = [[result.numpy() for result in function(tensors)] for _ in range(3)]
+    expected = [communicator.all_gather(tensor, f"test.one{i}").numpy() for i, tensor in enumerate(tensors)]
+    return {
+        "size": communicator.size,
+        "kinds": [each.type for each in graph.get_operations() if each.type.startswith(("Horovod", "KerasPar"))],
+        "equal": [[a.tobytes() == b.tobytes() for a, b in zip(each, expected, strict=True)] for each in results],
+        "dtypes": [a.dtype == b.dtype and a.shape == b.shape for a, b in zip(results[0], expected, strict=True)],
+    }
+
+
 def sums_in_functions() -> dict:
     """Whether two functions with a sum and a variable each wait for each other, and what a sum's gradient is."""
     import tensorflow as tf

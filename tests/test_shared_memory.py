@@ -65,6 +65,16 @@ def test_tensors_of_as_many_bytes_and_another_shape_are_never_added():
         assert status == 0 and re.search(r"or in it with other tensors|has left the job", output), output
 
 
+@pytest.mark.parametrize(
+    ("size", "kinds"), [(2, ["KerasParSharedGather"]), (3, ["KerasParSharedGather"]), (4, ["HorovodAllgather"] * 5)]
+)
+def test_gathers_are_those_of_horovod_to_the_bit(size, kinds, ranks):
+    for result in ranks(size).run(tasks.gathers):
+        assert result["size"] == size and result["kinds"] == kinds
+        assert all(all(each) for each in result["equal"]) and len(result["equal"]) == 3
+        assert all(result["dtypes"])
+
+
 def test_sums_in_several_functions_keep_their_order_and_have_gradients(ranks):
     for result in ranks(2).run(tasks.sums_in_functions):
         assert result["waits"] == [True]

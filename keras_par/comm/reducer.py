@@ -82,8 +82,18 @@ def sum_gradients(
     name: str,
     limit: int,
     compression: Compression,
+    are_even: bool = False,
 ) -> list[Gradient]:
-    """Sums `gradients` over the ranks in buckets of at most `limit` bytes each."""
+    """Sums `gradients` over the ranks in buckets of at most `limit` bytes each.
+
+    Args:
+        communicator: of the ranks.
+        gradients: each None, a tensor of the same shape on all ranks, or IndexedSlices.
+        name: that of the collectives begins with it.
+        limit: bytes.
+        compression: of dense gradients.
+        are_even: True if IndexedSlices whose shapes are known while tracing have the same ones on all ranks.
+    """
     reduced: list[Any] = list(gradients)
     if communicator.size == 1:
         return reduced
@@ -96,9 +106,19 @@ def sum_gradients(
         sums = sum_bucket(communicator, [reduced[i] for i in places], f"{name}.{number}", compression)
         for i, total in zip(places, sums, strict=True):
             reduced[i] = total
-    for i in sparse:
+    equal = [i for i in sparse if are_even and has_known_shape(reduced[i])]
+    if equal:
+        tensors = [tensor for i in equal for tensor in (reduced[i].values, reduced[i].indices)]
+        gathered = iter(communicator.all_gather_equal(tensors, f"{name}.sparse"))
+        for i in equal:
+            reduced[i] = tf.IndexedSlices(next(gathered), next(gathered), reduced[i].dense_shape)
+    for i in set(sparse) - set(equal):
         reduced[i] = sum_slices(communicator, reduced[i], f"{name}.sparse{i}")
     return reduced
+
+
+def has_known_shape(slices: tf.IndexedSlices) -> bool:
+    return slices.values.shape.is_fully_defined() and slices.indices.shape.is_fully_defined()
 
 
 def sum_bucket(communicator, tensors: list[tf.Tensor], name: str, compression: Compression) -> list[tf.Tensor]:

@@ -1,10 +1,11 @@
-"""Sums tensors of a step through memory that the ranks of one host share, several times faster than by messages."""
+"""Sums and gathers a step's gradients through memory that the ranks of one host share, faster than by messages."""
 
 import ctypes
 import logging
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +14,6 @@ from keras_par.comm import native
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.wrapped import WrappedCommunicator
 
-OPERATION = "keras_par_shared_sum"
 VARIABLE = "KERAS_PAR_SHARED_MEMORY"  # "0" does without
 # Each rank reads what all have written: the work grows with the ranks, where that of a ring's messages does not.
 MOST_RANKS = 8
@@ -26,20 +26,20 @@ logger = logging.getLogger("keras_par")
 class SharedMemoryCommunicator(WrappedCommunicator):
     """Sums through shared memory what is summed in graphs, over all ranks and on their processors; passes on the rest.
 
-    The sums are added up in the order of the ranks, with the same bits on all of them. A rank that waits in a sum uses
-    its core, but lets other threads go first. When another rank has left or died, or is in another collective, the
-    operation fails with an AbortedError that says so.
+    It also gathers there what has equal shapes on all ranks. The sums are added up in the order of the ranks, with the
+    same bits on all of them. A rank that waits uses its core, but lets other threads go first. When another rank has
+    left or died, or is in another collective, the operation fails with an AbortedError that says so.
 
     Args:
         inner: Horovod's.
-        operation: the operation of the compiled library.
+        operations: those of the compiled library.
         functions: the library's functions.
     """
 
-    def __init__(self, inner: Communicator, operation: Any, functions: ctypes.CDLL):
+    def __init__(self, inner: Communicator, operations: Any, functions: ctypes.CDLL):
         global _order
         super().__init__(inner)
-        self._operation, self._functions = operation, functions
+        self._operations, self._functions = operations, functions
         if _order is None:  # made in a function that is being traced, it would have that traced once more
             with tf.device("cpu"):
                 _order = tf.Variable(0, trainable=False)
@@ -48,7 +48,24 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if tf.executing_eagerly() or op != "sum" or tensors[0].dtype not in DTYPES:
             return self.inner.all_reduce(tensors, name, op)
-        return sums(self._operation, tensors, name)
+        return sums(self._operations, tensors, name)
+
+    def all_gather_equal(self, tensors, name):
+        if tf.executing_eagerly() or any(tensor.dtype not in DTYPES for tensor in tensors):
+            return super().all_gather_equal(tensors, name)
+        words = [tf.reshape(tf.bitcast(tensor, tf.int32), [-1]) for tensor in tensors]
+        lengths = [word.shape[0] for word in words]
+        own = tf.concat(words, 0)
+        [gathered] = in_order(
+            lambda order: [
+                self._operations.keras_par_shared_gather(tensor=own, order=order, size=self.size, collective=name)
+            ]
+        )
+        gathered.set_shape([self.size, own.shape[0]])
+        return [
+            from_words(part, tensor, self.size)
+            for part, tensor in zip(tf.split(gathered, lengths, 1), tensors, strict=True)
+        ]
 
     def set_cycle_time(self, milliseconds):
         return False  # Horovod sums little here
@@ -67,8 +84,13 @@ class SharedMemoryCommunicator(WrappedCommunicator):
 _order: tf.Variable | None = None
 
 
-def sums(operation: Any, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-    """The operation in the graph being traced, after all sums that the program has come to before.
+def sums(operations: Any, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    """The tensors' sums, in the graph being traced."""
+    return in_order(lambda order: operations.keras_par_shared_sum(tensors=tensors, order=order, collective=name))
+
+
+def in_order(make: Callable[[tf.Tensor], list[tf.Tensor]]) -> list[tf.Tensor]:
+    """An operation in the graph being traced, after all through shared memory that the program has come to before.
 
     All ranks must run them in the same order. Operations that share a variable's handle do, in whichever functions
     and branches they are; a graph of gradients, which TensorFlow does not order by itself, gets a chain.
@@ -77,17 +99,24 @@ def sums(operation: Any, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]
     graph = tf.compat.v1.get_default_graph()
     before = getattr(graph, LAST, None)
     with tf.device("cpu"), tf.control_dependencies([] if before is None else [before]):
-        results = operation(tensors=tensors, order=_order.handle, collective=name)
+        results = make(_order.handle)
     setattr(graph, LAST, results[0].op)
     return list(results)
+
+
+def from_words(words: tf.Tensor, like: tf.Tensor, size: int) -> tf.Tensor:
+    """The tensors of `size` ranks along dim 0, each of the type and shape of `like`, from words of four bytes."""
+    shape = [size * like.shape[0], *like.shape[1:]]
+    if like.dtype.size == 8:
+        return tf.bitcast(tf.reshape(words, [*shape, 2]), like.dtype)
+    return tf.bitcast(tf.reshape(words, shape), like.dtype)
 
 
 @tf.RegisterGradient("KerasParSharedSum")
 def gradients(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor | None]:
     """The sums of the upstream gradients, as Horovod's operations have it."""
     name = operation.get_attr("collective").decode()
-    made = getattr(tf.load_op_library(str(native.library())), OPERATION)
-    return [*sums(made, list(upstream), f"{name}.gradient"), None]
+    return [*sums(tf.load_op_library(str(native.library())), list(upstream), f"{name}.gradient"), None]
 
 
 def shared(communicator: Communicator) -> Communicator:
@@ -112,8 +141,7 @@ def shared(communicator: Communicator) -> Communicator:
         if functions is not None:
             functions.keras_par_shared_leave()
         return communicator
-    operation = getattr(tf.load_op_library(offers[0]["library"]), OPERATION)
-    return SharedMemoryCommunicator(communicator, operation, functions)
+    return SharedMemoryCommunicator(communicator, tf.load_op_library(offers[0]["library"]), functions)
 
 
 def may_share(communicator: Communicator) -> bool:

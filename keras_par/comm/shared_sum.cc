@@ -1,9 +1,9 @@
-// Sums tensors over the processes of one host through memory they share: a TensorFlow operation in C++, because neither
-// Python nor another thread should stand between a step's gradients and their sums.
+// Sums and gathers tensors over the processes of one host through memory they share: TensorFlow operations in C++,
+// because neither Python nor another thread should stand between a step's gradients and their sums.
 //
 // Each rank owns a ring of slots. It copies its tensors, one after another, into its slots, chunk by chunk, and adds up
-// the chunks of all ranks in the order of the ranks, so that all have the same bits. A chunk's tag says which collective
-// it belongs to: ranks that are in different ones get an error instead of a wrong sum.
+// the chunks of all ranks in the order of the ranks, so that all have the same bits, or copies them side by side. A
+// chunk's tag says which collective it belongs to: ranks that are in different ones get an error instead of a wrong sum.
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -58,7 +58,7 @@ struct Segment {
 
 struct Piece {
   const char* source;
-  char* sum;
+  char* result;  // of as many bytes; of a gathering, for each rank
   size_t bytes;
 };
 
@@ -129,20 +129,21 @@ class Group {
   // Sums the pieces; returns an empty text, or what went wrong. After an error the group is of no use any more.
   template <class Number>
   std::string sum(const std::vector<Piece>& pieces, uint64_t tag, const std::string& name) {
-    if (!wrong_.empty()) return wrong_;
-    size_t total = 0;
-    for (const Piece& piece : pieces) total += piece.bytes;
-    const uint32_t count = uint32_t((total + kChunk - 1) / kChunk);
-    Walk copied{pieces}, summed{pieces};
-    for (uint32_t chunk = 0; chunk <= count && wrong_.empty(); ++chunk) {
-      const auto length = [&](uint32_t number) { return std::min(kChunk, total - number * kChunk); };
-      if (chunk < count) publish(copied, begun_ + chunk, length(chunk), tag ^ chunk, name);
-      if (chunk > 0 && wrong_.empty()) add_up<Number>(summed, begun_ + chunk - 1, length(chunk - 1), tag ^ (chunk - 1), name);
-    }
-    begun_ += count;
-    if (!wrong_.empty()) leave();
-    return wrong_;
+    Walk walk{pieces};
+    return exchange(pieces, tag, name, [&](uint32_t number, size_t length) { add_up<Number>(walk, number, length); });
   }
+
+  // Puts all ranks' pieces one after another; returns as sum does.
+  std::string gather(const Piece& piece, uint64_t tag, const std::string& name) {
+    size_t done = 0;
+    return exchange({piece}, tag, name, [&](uint32_t number, size_t length) {
+      for (int rank = 0; rank < size_; ++rank)
+        std::memcpy(piece.result + rank * piece.bytes + done, slot(rank, number), length);
+      done += length;
+    });
+  }
+
+  int size() const { return size_; }
 
  private:
   static size_t head(int size) { return (sizeof(Segment) + size * sizeof(Member) + 4095) / 4096 * 4096; }
@@ -150,6 +151,29 @@ class Group {
   Member& own() { return segment_->members[rank_]; }
 
   char* slot(int rank, uint32_t number) { return slots_ + (size_t(rank) * kSlots + number % kSlots) * kChunk; }
+
+  // Publishes the pieces chunk by chunk; `take` gets the number and length of each chunk that all ranks have published.
+  template <class Take>
+  std::string exchange(const std::vector<Piece>& pieces, uint64_t tag, const std::string& name, Take take) {
+    if (!wrong_.empty()) return wrong_;
+    size_t total = 0;
+    for (const Piece& piece : pieces) total += piece.bytes;
+    const uint32_t count = uint32_t((total + kChunk - 1) / kChunk);
+    const auto length = [&](uint32_t chunk) { return std::min(kChunk, total - chunk * kChunk); };
+    Walk walk{pieces};
+    for (uint32_t chunk = 0; chunk <= count && wrong_.empty(); ++chunk) {
+      if (chunk < count) publish(walk, begun_ + chunk, length(chunk), tag ^ chunk, name);
+      if (chunk == 0 || !wrong_.empty()) continue;
+      const uint32_t number = begun_ + chunk - 1;
+      await_all(number, tag ^ (chunk - 1), name);
+      if (!wrong_.empty()) break;
+      take(number, length(chunk - 1));
+      post(own().consumed, number + 1);
+    }
+    begun_ += count;
+    if (!wrong_.empty()) leave();
+    return wrong_;
+  }
 
   void publish(Walk& walk, uint32_t number, size_t length, uint64_t tag, const std::string& name) {
     for (int rank = 0; rank < size_ && wrong_.empty(); ++rank)
@@ -163,17 +187,20 @@ class Group {
     post(own().published, number + 1);
   }
 
-  template <class Number>
-  void add_up(Walk& walk, uint32_t number, size_t length, uint64_t tag, const std::string& name) {
+  // Returns once all ranks have published a chunk; sets wrong_ if one has another, or never will.
+  void await_all(uint32_t number, uint64_t tag, const std::string& name) {
     for (int rank = 0; rank < size_ && wrong_.empty(); ++rank) {
       await(rank, segment_->members[rank].published, number + 1, name);
       if (wrong_.empty() && segment_->members[rank].tags[number % kSlots] != tag)
         wrong_ = "rank " + std::to_string(rank) + " is in another collective than " + name + " on rank " +
                  std::to_string(rank_) + ", or in it with other tensors";
     }
-    if (!wrong_.empty()) return;
+  }
+
+  template <class Number>
+  void add_up(Walk& walk, uint32_t number, size_t length) {
     walk.go(length, [&](const Piece& piece, size_t done, size_t offset, size_t count) {
-      Number* __restrict sum = reinterpret_cast<Number*>(piece.sum + done);
+      Number* __restrict sum = reinterpret_cast<Number*>(piece.result + done);
       const auto part = [&](int rank) { return reinterpret_cast<const Number*>(slot(rank, number) + offset); };
       const Number *__restrict first = part(0), *__restrict second = part(1);
       count /= sizeof(Number);
@@ -183,7 +210,6 @@ class Group {
         for (size_t i = 0; i < count; ++i) sum[i] += next[i];
       }
     });
-    post(own().consumed, number + 1);
   }
 
   static void wake(Progress& progress) {
@@ -254,6 +280,7 @@ size_t mapped = 0;
 
 struct Kernel {
   std::string name;
+  int64_t size = 0;  // number of ranks, for gatherings
 };
 
 // What a collective is known by: its name, and the types and shapes of its tensors (FNV-1a).
@@ -344,6 +371,46 @@ void compute(void* pointer, TF_OpKernelContext* context) {
   TF_DeleteStatus(status);
 }
 
+void* create_gather(TF_OpKernelConstruction* construction) {
+  auto* kernel = static_cast<Kernel*>(create(construction));
+  TF_Status* status = TF_NewStatus();
+  TF_OpKernelConstruction_GetAttrInt64(construction, "size", &kernel->size, status);
+  if (TF_GetCode(status) != TF_OK) TF_OpKernelConstruction_Failure(construction, status);
+  TF_DeleteStatus(status);
+  return kernel;
+}
+
+std::string gathered(const Kernel& kernel, const Piece& piece, uint64_t tag) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (group == nullptr) return "communication has been shut down";
+  if (group->size() != kernel.size) return "there are other ranks than when " + kernel.name + " was traced";
+  return group->gather(piece, tag, kernel.name);
+}
+
+void compute_gather(void* pointer, TF_OpKernelContext* context) {
+  const Kernel& kernel = *static_cast<Kernel*>(pointer);
+  TF_Status* status = TF_NewStatus();
+  TF_Tensor *given = nullptr, *result = nullptr;
+  TF_GetInput(context, 0, &given, status);
+  if (TF_GetCode(status) == TF_OK) {
+    const size_t bytes = TF_TensorByteSize(given);
+    const int64_t dims[] = {kernel.size, int64_t(bytes / sizeof(int32_t))};
+    result = TF_AllocateOutput(context, 0, TF_INT32, dims, 2, kernel.size * bytes, status);
+    if (TF_GetCode(status) == TF_OK) {
+      Tag tag;
+      tag.add(kernel.name.data(), kernel.name.size());
+      tag.add(int64_t(bytes));
+      const Piece piece{static_cast<const char*>(TF_TensorData(given)), static_cast<char*>(TF_TensorData(result)), bytes};
+      const std::string wrong = bytes > 0 ? gathered(kernel, piece, tag.value()) : "";
+      if (!wrong.empty()) TF_SetStatus(status, TF_ABORTED, ("keras-par's shared memory: " + wrong).c_str());
+    }
+  }
+  if (TF_GetCode(status) != TF_OK) TF_OpKernelContext_Failure(context, status);
+  if (given != nullptr) TF_DeleteTensor(given);
+  if (result != nullptr) TF_DeleteTensor(result);
+  TF_DeleteStatus(status);
+}
+
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 void infer_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
@@ -356,25 +423,43 @@ void infer_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-const bool registered = [] {
+void infer_nothing(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+// Registers the operation that the definition describes, for processors; says what keeps it from that.
+bool registered(const char* name, TF_OpDefinitionBuilder* operation, void* (*create)(TF_OpKernelConstruction*),
+                void (*compute)(void*, TF_OpKernelContext*)) {
   TF_Status* status = TF_NewStatus();
-  TF_OpDefinitionBuilder* operation = TF_NewOpDefinitionBuilder("KerasParSharedSum");
-  TF_OpDefinitionBuilderAddAttr(operation, "n: int >= 1");
-  TF_OpDefinitionBuilderAddAttr(operation, "T: {float, double, int32, int64}");
   TF_OpDefinitionBuilderAddAttr(operation, "collective: string");
-  TF_OpDefinitionBuilderAddInput(operation, "tensors: n * T");
   TF_OpDefinitionBuilderAddInput(operation, "order: resource");  // operations with the same one run one by one
-  TF_OpDefinitionBuilderAddOutput(operation, "sums: n * T");
   TF_OpDefinitionBuilderSetIsStateful(operation, true);  // or TensorFlow would fold, merge, prune and reorder it
-  TF_OpDefinitionBuilderSetShapeInferenceFunction(operation, infer_shapes);
   TF_RegisterOpDefinition(operation, status);
   if (TF_GetCode(status) == TF_OK)
-    TF_RegisterKernelBuilder("KerasParSharedSum",
-                             TF_NewKernelBuilder("KerasParSharedSum", "CPU", create, compute, destroy), status);
+    TF_RegisterKernelBuilder(name, TF_NewKernelBuilder(name, "CPU", create, compute, destroy), status);
   if (TF_GetCode(status) != TF_OK) std::fprintf(stderr, "keras-par's shared memory: %s\n", TF_Message(status));
   const bool done = TF_GetCode(status) == TF_OK;
   TF_DeleteStatus(status);
   return done;
+}
+
+const bool sum_registered = [] {
+  TF_OpDefinitionBuilder* operation = TF_NewOpDefinitionBuilder("KerasParSharedSum");
+  TF_OpDefinitionBuilderAddAttr(operation, "n: int >= 1");
+  TF_OpDefinitionBuilderAddAttr(operation, "T: {float, double, int32, int64}");
+  TF_OpDefinitionBuilderAddInput(operation, "tensors: n * T");
+  TF_OpDefinitionBuilderAddOutput(operation, "sums: n * T");
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(operation, infer_shapes);
+  return registered("KerasParSharedSum", operation, create, compute);
+}();
+
+const bool gather_registered = [] {
+  TF_OpDefinitionBuilder* operation = TF_NewOpDefinitionBuilder("KerasParSharedGather");
+  TF_OpDefinitionBuilderAddAttr(operation, "size: int >= 1");
+  TF_OpDefinitionBuilderAddInput(operation, "tensor: int32");
+  TF_OpDefinitionBuilderAddOutput(operation, "gathered: int32");
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(operation, infer_nothing);
+  return registered("KerasParSharedGather", operation, create_gather, compute_gather);
 }();
 
 }  // namespace

@@ -37,6 +37,9 @@ class WrappedCommunicator(Communicator):
     def all_gather(self, tensor, name):
         return self._pass("all_gather", name, lambda given: [self.inner.all_gather(given[0], name)], [tensor])[0]
 
+    def all_gather_equal(self, tensors, name):
+        return self._pass("all_gather", name, lambda given: self.inner.all_gather_equal(given, name), tensors)
+
     def all_to_all(self, tensor, name):
         return self._pass("all_to_all", name, lambda given: [self.inner.all_to_all(given[0], name)], [tensor])[0]
 

@@ -140,7 +140,8 @@ class Binding:
         name = step.name("gradients")
         places = [i for i, variable in enumerate(variables) if not is_summed(variable)]
         own = [gradients[i] for i in places]
-        sums = sum_gradients(step.communicator, own, name, limit, self.options.compression)
+        are_even = isinstance(step.local, int)  # then every rank has as many rows
+        sums = sum_gradients(step.communicator, own, name, limit, self.options.compression, are_even)
         result = list(gradients)
         for i, gradient in zip(places, sums, strict=True):
             result[i] = gradient
