@@ -72,6 +72,28 @@ def host_reads_counted():
         kind._numpy = original
 
 
+def look_up() -> dict:
+    """Trains two embeddings, of which one is also read whole; the operations that read variables."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(1)
+    noting = Noting()
+    with kp.DataParallel().scope():
+        words = layers.Input((3,), dtype="int32")
+        alone, tied = layers.Embedding(50, 4), layers.ReversibleEmbedding(60, 4)
+        model = keras.Model(words, tied(noting(alone(words) + tied(words)), reverse=True))
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rows = np.arange(48).reshape(16, 3).astype("int32")
+    model.fit(rows, rows, batch_size=8, verbose=0)
+    graph = [graph for graph in noting.graphs if "scratch" not in graph.name][-1]
+    reading = [each for each in graph.get_operations() if each.type in ("ResourceGather", "ReadVariableOp")]
+    return {
+        "size": kp.size(),
+        "gathers": sum(each.type == "ResourceGather" for each in reading),
+        "whole": [each.outputs[0].shape.as_list() for each in reading if each.type == "ReadVariableOp"],
+    }
+
+
 def train_plain() -> dict:
     """The same without what a process cannot send."""
     return {name: value for name, value in train().items() if name != "model"}

@@ -28,3 +28,10 @@ def test_a_step_is_traced_once_and_adds_one_collective_to_few_operations(size, c
         assert collectives == {collective: 1}
         assert more.total() <= MOST_OPERATIONS_MORE, more
         assert not set(WAITING) & set(result["operations"])
+
+
+def test_only_rows_of_tables_are_read_unless_they_are_needed_whole(ranks):
+    for result in ranks(2).run(step_cost_tasks.look_up):
+        assert result["size"] == 2
+        assert result["gathers"] == 2
+        assert [50, 4] not in result["whole"] and [60, 4] in result["whole"]

@@ -17,6 +17,7 @@ def install() -> None:
         binding,
         devices,
         epoch,
+        lookups,
         loss,
         metrics,
         model_files,
@@ -31,5 +32,5 @@ def install() -> None:
 
     sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
     files = (model_files, stock_callbacks, summary)
-    for part in (*sharding, binding, devices, loss, metrics, normalization, optimizer, epoch, trainer, *files):
+    for part in (*sharding, binding, devices, lookups, loss, metrics, normalization, optimizer, epoch, trainer, *files):
         part.install()

@@ -45,6 +45,7 @@ PRIVATE_NAMES = (
     ("keras.src.layers.normalization.batch_normalization", "BatchNormalization._moments", "to synchronize it"),
     ("keras.src", "backend.compute_output_spec", "to build a model from the types of its inputs"),
     ("keras.src.utils.tracking", "DotNotTrackScope", "to replace the loss tracker by one that keeps the newest loss"),
+    ("keras.src.backend.tensorflow", "numpy.take", "to read only the rows that embeddings look up"),
     ("keras.src.distribution.distribution_lib", "DataParallel", "to recognize the stock strategy"),
     ("keras.src.callbacks.model_checkpoint", "ModelCheckpoint._save_model", "to save on one rank"),
     ("keras.src.callbacks.backup_and_restore", "BackupAndRestore._save_model", "the same"),
