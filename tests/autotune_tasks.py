@@ -1,5 +1,6 @@
 """What ranks do for the tests of autotune."""
 
+import contextlib
 import json
 import os
 import sys
@@ -34,8 +35,9 @@ def data() -> dict:
     return {"x": x, "y": y, "batch_size": 4, "verbose": 0}
 
 
-def pretend_times(model) -> None:
-    """Lets autotune believe that steps take the seconds above."""
+@contextlib.contextmanager
+def pretended_times(model):
+    """Within it autotune believes that steps take the seconds above."""
     from keras_par.seam import autotune, binding
 
     now = [0.0]
@@ -45,7 +47,12 @@ def pretend_times(model) -> None:
         now[0] += SECONDS[options.fusion_mb] if options.cycle_time_ms is None else CYCLE_SECONDS[options.cycle_time_ms]
         return now[0]
 
+    before = autotune.FUSION_MB, autotune.clock
     autotune.FUSION_MB, autotune.clock = SIZES[1:], clock
+    try:
+        yield
+    finally:
+        autotune.FUSION_MB, autotune.clock = before
 
 
 def distance(model, twin) -> float:
@@ -62,8 +69,8 @@ def tune(path: str) -> dict:
     twin, _ = build()
     twin.fit(**data(), epochs=3)
     model, strategy = build(autotune=path)
-    pretend_times(model)
-    model.fit(**data(), epochs=3)
+    with pretended_times(model):
+        model.fit(**data(), epochs=3)
     in_force = os.environ.get("HOROVOD_CYCLE_TIME")
     again, _ = build(autotune=path)
     loaded = kp.load_strategy(path)
@@ -108,8 +115,8 @@ def main() -> None:
     import keras_par as kp
 
     model, strategy = build(autotune=sys.argv[1])
-    pretend_times(model)
-    model.fit(**data(), epochs=3)
+    with pretended_times(model):
+        model.fit(**data(), epochs=3)
     twin, _ = build()
     twin.fit(**data(), epochs=3)
     options = strategy.keras_par_options

@@ -85,13 +85,44 @@ def look_up() -> dict:
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rows = np.arange(48).reshape(16, 3).astype("int32")
     model.fit(rows, rows, batch_size=8, verbose=0)
-    graph = [graph for graph in noting.graphs if "scratch" not in graph.name][-1]
-    reading = [each for each in graph.get_operations() if each.type in ("ResourceGather", "ReadVariableOp")]
+    operations = [graph for graph in noting.graphs if "scratch" not in graph.name][-1].get_operations()
+    reading = [each for each in operations if each.type in ("ResourceGather", "ReadVariableOp")]
     return {
         "size": kp.size(),
         "gathers": sum(each.type == "ResourceGather" for each in reading),
+        "collectives": sorted(each.type for each in operations if each.type.startswith(("Horovod", "KerasPar"))),
+        "counted": [call.kind for call in kp.describe(model).collectives["train_step"]],
         "whole": [each.outputs[0].shape.as_list() for each in reading if each.type == "ReadVariableOp"],
     }
+
+
+def take_odd_indices() -> dict:
+    """Losses and the trained table where a layer looks rows up by all kinds of indices; plain Keras's are the same."""
+
+    class Rows(layers.Layer):
+        def build(self, shape):
+            self.table = self.add_weight(shape=(20, 4), name="table")
+
+        def call(self, x):
+            kinds = [keras.ops.cast(x, dtype) for dtype in ("int16", "int32", "int64")]
+            rows = sum(keras.ops.take(self.table, kind, axis=0) for kind in kinds)
+            rows = rows + keras.ops.take(self.table, -1 - x, axis=0) + keras.ops.take(self.table, [3, -2, 3], axis=0)
+            return rows + keras.ops.take(self.table, [1, 2, 0, 3], axis=-1)[0]
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([layers.Input((3,), dtype="int32"), Rows(), layers.Flatten(), layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x = np.arange(48).reshape(16, 3) % 4
+    losses = model.fit(x.astype("int32"), np.ones((16, 2)), batch_size=8, epochs=2, verbose=0).history["loss"]
+    return {"losses": losses, "table": model.layers[0].table.numpy().tolist()}
+
+
+def take_odd_indices_distributed() -> dict:
+    """The same under a strategy."""
+    import keras_par as kp
+
+    with kp.DataParallel().scope():
+        return {**take_odd_indices(), "size": kp.size()}
 
 
 def train_plain() -> dict:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from tests import step_cost_tasks
@@ -30,8 +31,22 @@ def test_a_step_is_traced_once_and_adds_one_collective_to_few_operations(size, c
         assert not set(WAITING) & set(result["operations"])
 
 
-def test_only_rows_of_tables_are_read_unless_they_are_needed_whole(ranks):
-    for result in ranks(2).run(step_cost_tasks.look_up):
-        assert result["size"] == 2
+SHARED = (["KerasParSharedGather", "KerasParSharedSum"], ["all_reduce", "all_gather"])
+HOROVOD = (["HorovodAllgather", "HorovodAllgather", "HorovodAllreduce"], ["all_reduce", "all_gather", "all_gather"])
+
+
+@pytest.mark.parametrize(("size", "collectives"), [(2, SHARED), (4, HOROVOD)])
+def test_only_rows_of_tables_are_read_unless_they_are_needed_whole(size, collectives, ranks):
+    for result in ranks(size).run(step_cost_tasks.look_up):
+        assert result["size"] == size
+        assert (result["collectives"], result["counted"]) == collectives
         assert result["gathers"] == 2
         assert [50, 4] not in result["whole"] and [60, 4] in result["whole"]
+
+
+def test_all_kinds_of_indices_give_the_rows_that_plain_keras_takes(ranks, plain, exactness):
+    [twin] = plain.run(step_cost_tasks.take_odd_indices)
+    for result in ranks(2).run(step_cost_tasks.take_odd_indices_distributed):
+        assert result["size"] == 2
+        assert np.allclose(result["losses"], twin["losses"], rtol=1e-5)
+        exactness(np.abs(np.subtract(result["table"], twin["table"])).max() / np.abs(twin["table"]).max(), 1e-6)

@@ -30,6 +30,11 @@ class Communicator(abc.ABC):
     local_size: int
 
     @property
+    def gathers_at_once(self) -> bool:
+        """True if `all_gather_equal` is one collective in a graph."""
+        return False
+
+    @property
     def has_groups(self) -> bool:
         """True if ranks may be in collectives that others have no part in."""
         return False
@@ -81,8 +86,7 @@ class Communicator(abc.ABC):
     def set_cycle_time(self, milliseconds: float) -> bool:
         """Lets Horovod look for tensors to reduce this often, if that can be changed now and decides over anything.
 
-        Every rank must call it, outside of graphs; collectives may be under way. Costs one all-reduce of a scalar the
-        first time, and nothing later. HOROVOD_CYCLE_TIME says afterwards what is in force.
+        Every rank must call it; collectives may be under way. HOROVOD_CYCLE_TIME says afterwards what is in force.
 
         Args:
             milliseconds: above 0.

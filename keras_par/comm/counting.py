@@ -43,6 +43,10 @@ class CountingCommunicator(WrappedCommunicator):
         self.calls.append(Call(kind, name, total, shapes, self.ranks, *place.current()))
         return collective(tensors)
 
+    def all_gather_equal(self, tensors, name):
+        each = Communicator.all_gather_equal
+        return super().all_gather_equal(tensors, name) if self.inner.gathers_at_once else each(self, tensors, name)
+
     def _wrapped(self, group):
         return CountingCommunicator(group, self.calls)
 

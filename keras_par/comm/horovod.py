@@ -159,8 +159,8 @@ class HorovodCommunicator(HorovodCollectives):
             os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
         operations.init()
         super().__init__(operations, engine, tuple(range(operations.size())), operations.global_process_set)
-        self._cycle_setter = cycle_setter(operations)
-        self._all_have_setter: bool | None = None  # not known yet
+        setter = cycle_setter(operations)
+        self._cycle_setter = setter if self.all_agree(setter is not None, "kp.cycle_time") else None
         self._groups: dict[tuple[int, ...], HorovodCollectives | None] = {}
 
     @property
@@ -190,9 +190,7 @@ class HorovodCommunicator(HorovodCollectives):
             ) from error
 
     def set_cycle_time(self, milliseconds):
-        if self._all_have_setter is None:
-            self._all_have_setter = self.all_agree(self._cycle_setter is not None, "kp.cycle_time")
-        if self._cycle_setter is None or not self._all_have_setter:
+        if self._cycle_setter is None:
             return False
         self._cycle_setter(milliseconds)
         os.environ[CYCLE_TIME] = f"{milliseconds:g}"

@@ -50,6 +50,11 @@ class SharedMemoryCommunicator(WrappedCommunicator):
             return self.inner.all_reduce(tensors, name, op)
         return sums(self._operations, tensors, name)
 
+    @property
+    def gathers_at_once(self) -> bool:
+        """True."""
+        return True
+
     def all_gather_equal(self, tensors, name):
         if tf.executing_eagerly() or any(tensor.dtype not in DTYPES for tensor in tensors):
             return super().all_gather_equal(tensors, name)

@@ -283,7 +283,7 @@ struct Kernel {
   int64_t size = 0;  // number of ranks, for gatherings
 };
 
-// What a collective is known by: its name, and the types and shapes of its tensors (FNV-1a).
+// What a collective is known by: its name, and the types and shapes of its tensors, or a gathering's bytes (FNV-1a).
 class Tag {
  public:
   void add(const void* data, size_t bytes) {

@@ -19,6 +19,11 @@ class WrappedCommunicator(Communicator):
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
 
     @property
+    def gathers_at_once(self) -> bool:
+        """As `inner` has it."""
+        return self.inner.gathers_at_once
+
+    @property
     def has_groups(self) -> bool:
         """As `inner` has it."""
         return self.inner.has_groups

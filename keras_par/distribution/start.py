@@ -37,7 +37,7 @@ def tuned(options: Options, autotune: bool | str | os.PathLike) -> Options:
     if communicator.rank == 0 and os.path.exists(path):
         try:
             found = read_strategy(Path(path)).options
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             complaint = str(error).removeprefix("keras-par: ")
     found = exchange(communicator, "kp.autotune.file", found, complaint)[0]
     if found is None:

@@ -61,16 +61,16 @@ class Autotuner:
     def _tune(self) -> Generator[None, float, None]:
         """Chooses the size of buckets, then the cycle time; the caller takes a step at each `yield`."""
         sizes = self._sizes()
-        self._say(
-            f"autotune tries fusion_mb {listed(sizes)} in the next {num_steps(len(sizes))} steps of '{self.model.name}'"
-            if len(sizes) > 1
-            else f"autotune finds one bucket for all gradients of '{self.model.name}' right for their size"
-        )
+        if len(sizes) > 1:
+            self._announce("fusion_mb", sizes)
+        else:
+            self._say(f"autotune finds all gradients of '{self.model.name}' to fit one bucket of any size it would try")
         fusion_mb = self._chosen("fusion_mb", sizes, (yield from times(sizes, self._use_size)))
         self._use_size(fusion_mb)
+        self._functions = {fusion_mb: self._functions[fusion_mb]}  # lets go of the others' graphs
         cycles = self._cycles()
         if cycles:
-            self._say(f"autotune tries cycle_time_ms {listed(cycles)} in the next {num_steps(len(cycles))} steps")
+            self._announce("cycle_time_ms", cycles)
             found = yield from times(cycles, self._use_cycle)
             self._use_cycle(self._chosen("cycle_time_ms", cycles, found))
         self._keep()
@@ -90,7 +90,7 @@ class Autotuner:
         """
         communicator = self.binding.communicator
         own = communicator.all_gather_object(float(os.environ.get(CYCLE_TIME) or 1), "kp.autotune")[0]
-        if not communicator.set_cycle_time(own):
+        if own <= 0 or not communicator.set_cycle_time(own):
             return []
         return list(dict.fromkeys((own, *CYCLE_TIMES_MS)))
 
@@ -103,9 +103,8 @@ class Autotuner:
             self.binding.collectives[METHOD] = self._collectives[fusion_mb]
 
     def _use_cycle(self, cycle_time_ms: float) -> None:
-        if cycle_time_ms != self.binding.options.cycle_time_ms:
-            self.binding.options = replace(self.binding.options, cycle_time_ms=cycle_time_ms)
-            self.binding.communicator.set_cycle_time(cycle_time_ms)
+        self.binding.options = replace(self.binding.options, cycle_time_ms=cycle_time_ms)
+        self.binding.communicator.set_cycle_time(cycle_time_ms)
 
     def _chosen(self, option: str, settings: Sequence[float], own: dict[float, float]) -> float:
         """The fastest of the settings by rank 0's times, which it says. Costs two all-gathers of a few bytes."""
@@ -114,7 +113,8 @@ class Autotuner:
         shared = self.binding.communicator.all_gather_object(list(own.values()), "kp.autotune")[0]
         medians = dict(zip(settings, shared, strict=True))
         best = fastest(medians)
-        measured = ", ".join(f"{1000 * seconds:.2f} with {setting:g}" for setting, seconds in medians.items())
+        a_step = 1000 / self.model.steps_per_execution
+        measured = ", ".join(f"{a_step * seconds:.2f} with {setting:g}" for setting, seconds in medians.items())
         self._say(f"autotune chooses {option}={best:g}: a step takes {measured} ms")
         return best
 
@@ -137,6 +137,10 @@ class Autotuner:
             warnings.warn(f"keras-par: what autotune found is in force but not in '{path}': {error}.", stacklevel=2)
         else:
             self._say(f"autotune has written '{path}', which autotune='{path}' and kp.load_strategy('{path}') take")
+
+    def _announce(self, option: str, settings: Sequence[float]) -> None:
+        steps = num_steps(len(settings)) * self.model.steps_per_execution
+        self._say(f"autotune tries {option} {listed(settings)} in the next {steps} steps of '{self.model.name}'")
 
     def _say(self, what: str) -> None:
         if self.binding.communicator.rank == 0:

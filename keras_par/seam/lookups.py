@@ -21,13 +21,18 @@ def install() -> None:
 
 
 def take(original):
-    """Rows of a variable by TensorFlow's gathering from variables, with the same bits and the same kind of gradient."""
+    """Rows of a variable by TensorFlow's gathering from variables, with the same bits and the same kind of gradient.
+
+    Only in `vectorized_map`, which does not know that operation, is it slower, and the gradient dense.
+    """
 
     def replacement(x, indices, axis=None):
         table = table_of(x) if axis == 0 else None
         if table is None or isinstance(indices, (tf.SparseTensor, tf.RaggedTensor)):
             return original(x, indices, axis=axis)
         indices = tf.convert_to_tensor(indices)
+        if indices.dtype not in (tf.int32, tf.int64):
+            return original(x, indices, axis=axis)
         from_end = indices + tf.cast(table.shape[0], indices.dtype)
         return tf.gather(table, tf.where(indices < 0, from_end, indices))
 
