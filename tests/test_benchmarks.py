@@ -33,7 +33,11 @@ def test_systems_train_in_turns(tmp_path):
     assert [result["failure"] for result in results] == [""] * 3
     assert all(len(result["seconds"]) == 2 and len(result["peak_memory"]) == 2 for result in results)
     parameters = 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
+    phases = [result["told"].pop("phases") for result in results]
     assert results[1]["told"] == {"collectives": 1, "bytes": 4 * parameters}
+    bound, own, loop = ({name for name, ms in spent.items() if ms > 0} for spent in phases)
+    assert bound == {"forward, backward", "update", "rest"}
+    assert own == bound | {"reduce"} and loop >= bound
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
