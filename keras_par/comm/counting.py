@@ -44,8 +44,9 @@ class CountingCommunicator(WrappedCommunicator):
         return collective(tensors)
 
     def all_gather_equal(self, tensors, name):
-        each = Communicator.all_gather_equal
-        return super().all_gather_equal(tensors, name) if self.inner.gathers_at_once else each(self, tensors, name)
+        if self.inner.gathers_at_once:
+            return super().all_gather_equal(tensors, name)
+        return Communicator.all_gather_equal(self, tensors, name)  # one by one, each counted
 
     def _wrapped(self, group):
         return CountingCommunicator(group, self.calls)

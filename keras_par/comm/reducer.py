@@ -112,8 +112,9 @@ def sum_gradients(
         gathered = iter(communicator.all_gather_equal(tensors, f"{name}.sparse"))
         for i in equal:
             reduced[i] = tf.IndexedSlices(next(gathered), next(gathered), reduced[i].dense_shape)
-    for i in [i for i in sparse if i not in equal]:
-        reduced[i] = sum_slices(communicator, reduced[i], f"{name}.sparse{i}")
+    for i in sparse:
+        if i not in equal:
+            reduced[i] = sum_slices(communicator, reduced[i], f"{name}.sparse{i}")
     return reduced
 
 

@@ -52,7 +52,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
 
     @property
     def gathers_at_once(self) -> bool:
-        """True."""
+        """True: one copy into shared memory carries all tensors."""
         return True
 
     def all_gather_equal(self, tensors, name):
