@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from keras_par.comm.reducer import GradientReducer as GradientReducer
     from keras_par.distribution.data_parallel import DataParallel as DataParallel
     from keras_par.distribution.describe import describe as describe
+    from keras_par.distribution.independent import independent as independent
     from keras_par.distribution.load_strategy import load_strategy as load_strategy
     from keras_par.distribution.model_parallel import ModelParallel as ModelParallel
     from keras_par.distribution.runtime import barrier as barrier
@@ -31,6 +32,7 @@ _ROOM_OF = {
     "barrier": "keras_par.distribution.runtime",
     "broadcast_variables": "keras_par.comm.broadcast",
     "describe": "keras_par.distribution.describe",
+    "independent": "keras_par.distribution.independent",
     "init": "keras_par.distribution.runtime",
     "load_checkpoint": "keras_par.checkpoint.load",
     "load_strategy": "keras_par.distribution.load_strategy",

@@ -469,11 +469,6 @@ def misuse(which: str) -> None:
     from tests.cases import rows
 
     x, y = rows(32)
-    if which == "built before":
-        model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(3)])
-        with strategy_scope(True):
-            model.compile("sgd", "mse")
-        return
     if which == "options":
         kp.DataParallel(compression="int8")
     if which == "cycle time":

@@ -6,7 +6,6 @@ from tests import layout_misuse, tasks
 from tests.ranks.pool import Failure
 
 CASES = {
-    "built before": ("ValueError", "the strategy was set after model", "first keras.distribution.set_distribution"),
     "options": ("ValueError", "compression='int8' is unknown", "use None, 'fp16' or 'bf16'"),
     "cycle time": ("ValueError", "cycle_time_ms=0 must be", "milliseconds above 0"),
     "autotune": ("ValueError", "autotune=2 is unknown", "use True, False, or the path of a file"),

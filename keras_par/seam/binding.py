@@ -1,7 +1,9 @@
 """Ties a model to the strategy it was compiled under."""
 
 import contextlib
+import contextvars
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,16 +16,19 @@ from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, scaled, sum_gradients
-from keras_par.seam.layouts import mesh_of
+from keras_par.seam.layouts import division_of, mesh_of
 from keras_par.seam.outputs import OutputRow, outputs_noted
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import Remainder
 from keras_par.seam.step import Step
-from keras_par.seam.views import is_summed
+from keras_par.seam.views import is_sharded, is_summed, sharded
 from keras_par.sharding.mesh import RankMesh
 
 ATTRIBUTE = "_keras_par_binding"
 MADE_UNDER = "_keras_par_made_under"
+FUNCTIONS = ("train_function", "test_function", "predict_function")  # that Keras keeps on a model once they are made
+
+_is_apart: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_apart", default=False)
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Binding:
         self.prepared = False  # initial state was compared and broadcast
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
         self.outputs: dict[str, list[OutputRow]] = {}  # the same
+        self._own_functions: dict[str, Any] = dict.fromkeys(FUNCTIONS)  # those made and used on this rank alone
 
     @property
     def communicator(self) -> Communicator:
@@ -122,6 +128,19 @@ class Binding:
             world.replace(before)
         self.collectives[method], self.outputs[method] = counting.calls, outputs
 
+    @contextlib.contextmanager
+    def own_functions(self, model: keras.Model) -> Iterator[None]:
+        """Within it the model has the functions of this rank alone, which are made when they are first needed."""
+        shared = {name: getattr(model, name) for name in FUNCTIONS}
+        for name, function in self._own_functions.items():
+            setattr(model, name, function)
+        try:
+            yield
+        finally:
+            self._own_functions = {name: getattr(model, name) for name in FUNCTIONS}
+            for name, function in shared.items():
+                setattr(model, name, function)
+
     def weight(self, step: Step, dtype) -> tf.Tensor:
         """What this rank's loss or gradients are multiplied by, so that the sum over ranks is the reduction."""
         return self.times(step.share(dtype))
@@ -154,9 +173,53 @@ def bound(model: keras.Model) -> Binding | None:
 
 
 def of(model: keras.Model) -> Binding | None:
-    """The binding of a model, None where there is none or only one rank."""
+    """The binding of a model, None where there is none, only one rank, or this rank works alone."""
+    if _is_apart.get() or not is_distributed():
+        return None
+    return bound(model)
+
+
+def is_distributed() -> bool:
+    """True in a job of several ranks."""
+    return world.is_started() and world.current().size > 1
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Within it models have no binding, so that this rank uses them alone."""
+    token = _is_apart.set(True)
+    try:
+        yield
+    finally:
+        _is_apart.reset(token)
+
+
+def for_call(model: keras.Model, call: str) -> Binding | None:
+    """The binding by which a trainer method works, made now for a model that has none; None to work on this rank alone.
+
+    Raises:
+        ValueError: there are several ranks and no strategy, or the model does not fit to it; or its variables are
+            divided and this rank is to work alone.
+    """
+    if not is_distributed():
+        return None
+    if _is_apart.get():
+        if sharded(model.variables):
+            raise ValueError(
+                f"keras-par: {call} of '{model.name}' needs all ranks, because its variables are divided: call it "
+                "outside of kp.independent(), on every rank."
+            )
+        return None
+    if bound(model) is None:
+        bind(model)
     binding = bound(model)
-    return binding if binding is not None and world.is_started() and binding.is_distributed else None
+    if binding is None:
+        raise ValueError(
+            f"keras-par: {call} of '{model.name}' would work on each of the {world.current().size} ranks by itself, "
+            "because no strategy is set: call keras.distribution.set_distribution(kp.DataParallel()) before, or use "
+            "'with kp.independent():' if each rank is to have a model of its own."
+        )
+    return binding
 
 
 def weigh(gradients: list[Gradient], weight: tf.Tensor) -> list[Gradient]:
@@ -177,23 +240,42 @@ def install() -> None:
 
 
 def bind(model: keras.Model) -> None:
-    """Binds a model that is being compiled to the active strategy, or to the one its weights were made under.
+    """Binds a model to the active strategy, or to the one its weights were made under; does nothing without any.
+
+    Its weights may be older than the strategy, unless that divides them.
 
     Raises:
-        ValueError: the strategy was set after the model was built, or is of a kind that does not work here.
+        ValueError: the strategy would have divided a weight that is whole, or the other way round; or it is of a kind
+            that does not work here.
     """
     strategy = strategy_of(model)
     options = options_of(strategy)
     if options is None:
         return
-    early = next((weight.path for weight in model.weights if getattr(weight, MADE_UNDER, None) is None), None)
-    if early is not None:
-        raise ValueError(
-            f"keras-par: the strategy was set after model '{model.name}' was built (its variable '{early}' is "
-            "older): first keras.distribution.set_distribution(strategy) or 'with strategy.scope():', then build "
-            "and compile the model."
-        )
+    require_fitting(model, strategy)
+    for name in FUNCTIONS:
+        setattr(model, name, None)  # one may have been made for this rank alone
     setattr(model, ATTRIBUTE, Binding(strategy, options))
+
+
+def require_fitting(model: keras.Model, strategy) -> None:
+    """Raises ValueError if a weight is not divided as the strategy would have made it."""
+    if mesh_of(strategy) is None:
+        divided = sharded(model.weights)
+        if divided:
+            raise ValueError(
+                f"keras-par: variable '{divided[0].path}' of model '{model.name}' is divided, but the strategy that is "
+                "set now is data parallel: compile and train the model under the strategy it was built under."
+            )
+        return
+    others = [weight for weight in model.weights if getattr(weight, MADE_UNDER, None) is not strategy]
+    for weight in others:
+        if not is_sharded(weight) and division_of(weight, strategy, weight.shape) is not None:
+            raise ValueError(
+                f"keras-par: the strategy was set after model '{model.name}' was built, but it divides its variable "
+                f"'{weight.path}': first keras.distribution.set_distribution(strategy) or 'with strategy.scope():', "
+                "then build or load the model."
+            )
 
 
 def strategy_of(model: keras.Model):

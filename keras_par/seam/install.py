@@ -14,6 +14,7 @@ def install() -> None:
     """
     private.check()
     from keras_par.seam import (
+        active_strategy,
         binding,
         devices,
         epoch,
@@ -31,6 +32,7 @@ def install() -> None:
     )
 
     sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
+    steps = (lookups, loss, metrics, normalization, optimizer, epoch, trainer)
     files = (model_files, stock_callbacks, summary)
-    for part in (*sharding, binding, devices, lookups, loss, metrics, normalization, optimizer, epoch, trainer, *files):
+    for part in (active_strategy, *sharding, binding, devices, *steps, *files):
         part.install()

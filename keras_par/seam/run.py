@@ -1,8 +1,10 @@
 """One call of `fit`, `evaluate` or `predict` on all ranks together: what they agree on before, during and after."""
 
+import contextlib
 import contextvars
 import dataclasses
 import logging
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import keras
@@ -111,10 +113,10 @@ class Run:
             warn_if_unequal(self.communicator, read, "the dataset has given other rows")
 
     def open_batch(self, batch) -> None:
-        """Prepares the model before its first `train_on_batch` or `test_on_batch`, whose `batch` is global."""
+        """Prepares the model before its first `*_on_batch`, whose `batch` is global."""
         if not self.binding.prepared:
             spec = keras.tree.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), batch)
-            prepare(self.model, self.binding, spec)
+            prepare(self.model, self.binding, spec, only_predict=self.kind == "predict")
 
     def global_logs(self, logs):
         """The logs of all ranks' rows. Costs one all-reduce for each dtype of the metrics' state."""
@@ -165,6 +167,16 @@ _current: contextvars.ContextVar[Run | None] = contextvars.ContextVar("keras_par
 def current() -> Run | None:
     """The call of a trainer method that is under way on a bound model, None outside."""
     return _current.get()
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Within it no call is under way."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)

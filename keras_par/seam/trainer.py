@@ -36,6 +36,7 @@ def install() -> None:
     wrap(TensorFlowTrainer, "predict", lambda original: together(original, "predict"))
     wrap(TensorFlowTrainer, "train_on_batch", lambda original: batch_together(original, "train_on_batch"))
     wrap(TensorFlowTrainer, "test_on_batch", lambda original: batch_together(original, "test_on_batch"))
+    wrap(TensorFlowTrainer, "predict_on_batch", lambda original: batch_together(original, "predict"))
     wrap(TensorFlowTrainer, "_make_function", make_function)
     wrap(TensorFlowTrainer, "make_predict_function", make_predict_function)
 
@@ -65,7 +66,7 @@ def together(original, kind: runs.Kind):
     signature = inspect.signature(original)
 
     def replacement(self, *args, **kwargs):
-        binding = bindings.of(self)
+        binding = told(lambda: bindings.for_call(self, kind))
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
         if kind == "fit":
@@ -73,11 +74,18 @@ def together(original, kind: runs.Kind):
         is_common = binding is not None or is_alone()
         with heartbeat.current().call(kind, is_common), epochs.released_after():
             if binding is None:
-                return original(*call.args, **call.kwargs)
+                with alone(self):
+                    return original(*call.args, **call.kwargs)
             with start(self, binding, kind, call.arguments):
                 return told(lambda: original(*call.args, **call.kwargs))
 
     return replacement
+
+
+def alone(model: keras.Model) -> contextlib.AbstractContextManager:
+    """Around a call that only this rank makes: a model that is bound has functions for it besides the shared ones."""
+    binding = bindings.bound(model) if bindings.is_distributed() else None
+    return contextlib.nullcontext() if binding is None else binding.own_functions(model)
 
 
 def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, arguments: dict) -> runs.Run:
@@ -127,16 +135,17 @@ def with_our_own(model: keras.Model, given, is_distributed: bool):
 
 
 def batch_together(original, kind: runs.Kind):
-    """Makes `train_on_batch` and `test_on_batch` take a global batch, of which each rank works on its rows."""
+    """Makes the `*_on_batch` methods take a global batch, of which each rank works on its rows."""
     signature = inspect.signature(original)
 
     def replacement(self, *args, **kwargs):
-        binding = bindings.of(self)
+        binding = told(lambda: bindings.for_call(self, original.__name__))
         if binding is None:
-            return original(self, *args, **kwargs)
+            with alone(self):
+                return original(self, *args, **kwargs)
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
-        batch = tuple(call.arguments[name] for name in ("x", "y", "sample_weight"))
+        batch = tuple(call.arguments[name] for name in ("x", "y", "sample_weight") if name in call.arguments)
         with heartbeat.current().call(kind), runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
             told(lambda: run.open_batch(batch))
             return told(lambda: original(*call.args, **call.kwargs))

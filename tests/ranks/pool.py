@@ -146,12 +146,16 @@ class RankPool:
         time.sleep(1)
         stacks = self._log.read_bytes()[mark:].decode(errors="replace")
         before = self._log.read_bytes()[max(0, mark - 3000) : mark].decode(errors="replace")
-        self._kill()
-        self._start()
+        self.restart()
         raise RankError(
             f"{task.__name__} did not return on all {self.size} ranks within {seconds} s, or a rank died. "
             f"Last output:\n{before}\nStacks of the ranks:\n{stacks}"
         )
+
+    def restart(self) -> None:
+        """Starts a new job in place of one that a failure has ended."""
+        self._kill()
+        self._start()
 
     def log(self) -> str:
         """The last output of all ranks."""

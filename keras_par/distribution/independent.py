@@ -1,0 +1,25 @@
+"""Lets each rank use models by itself, where a script means it and says so."""
+
+import contextlib
+from collections.abc import Iterator
+
+from keras_par.seam import binding as bindings
+from keras_par.seam import run as runs
+from keras_par.seam.epoch import without_distribution
+
+
+@contextlib.contextmanager
+def independent() -> Iterator[None]:
+    """Within it Keras is what it is in one process: models are made, trained and used on this rank alone.
+
+    ```python
+    if kp.rank() == 0:
+        with kp.independent():
+            model.evaluate(x, y)  # the other ranks need not call it
+    ```
+
+    Also a model that was compiled under a strategy, unless its variables are divided, is then used without the other
+    ranks. Trained within, it differs from theirs afterwards. Costs no collective.
+    """
+    with bindings.apart(), runs.hidden(), without_distribution():
+        yield
