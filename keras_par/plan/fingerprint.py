@@ -1,8 +1,9 @@
 """Compares what the ranks are about to train, so that two different models are told apart before step 1."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
+from typing import Any
 
 Entry = list  # [name, shape, dtype], as JSON carries it
 
@@ -38,6 +39,21 @@ def first_difference(fingerprints: Sequence[Sequence[Entry]]) -> str | None:
                 f"variable {position} is {describe(entries[0])} on rank 0 "
                 f"but {describe(entries[others[0]])} on rank{plural} {ranks}"
             )
+    return None
+
+
+def first_unequal(answers: Sequence[Mapping[str, Any]], skipped: Collection[str] = ()) -> tuple[str, int] | None:
+    """The first key whose value is not rank 0's on some rank, and the first such rank; None if all agree.
+
+    Args:
+        answers: one for each rank, in rank order; a key that is missing counts as None.
+        skipped: keys whose values may differ.
+    """
+    for key in dict.fromkeys(key for answer in answers for key in answer if key not in skipped):
+        values = [answer.get(key) for answer in answers]
+        other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
+        if other is not None:
+            return key, other
     return None
 
 

@@ -67,8 +67,10 @@ class Binding:
         self.strategy = strategy
         self.options = options
         self.prepared = False  # initial state was compared and broadcast
+        self.shares_weights = True  # as long as nobody wanted ranks to begin with other ones
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
         self.outputs: dict[str, list[OutputRow]] = {}  # the same
+        self.probe: Any = None  # the MetricProbe, once the model's metrics are built
         self._own_functions: dict[str, Any] = dict.fromkeys(FUNCTIONS)  # those made and used on this rank alone
 
     @property

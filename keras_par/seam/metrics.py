@@ -2,10 +2,13 @@
 
 import contextlib
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import tree
+from keras.src.trainers.compile_utils import CompileMetrics, MetricsList
 from keras.src.trainers.trainer import Trainer
 
 from keras_par.comm.communicator import Communicator, ReduceOp
@@ -13,8 +16,11 @@ from keras_par.seam import step as steps
 from keras_par.seam.patch import wrap
 from keras_par.seam.views import is_summed, local_view
 
-# How a metric says that its variables are combined; Keras's default for metrics is "sum".
-OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean"}
+# How metrics say that their variables are combined: by Keras's `aggregation` of a variable, which is "sum" unless said
+# otherwise, or by an attribute of their own, {name of a variable: one of these}.
+ACROSS_RANKS = "across_ranks"
+OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean", "max": "max", "min": "min"}
+FIRST, LOCAL = "first", "none"
 
 
 def install() -> None:
@@ -43,38 +49,71 @@ def mean_update_state(original):
 def global_logs(communicator: Communicator, model: keras.Model, logs, original) -> dict:
     """The logs of all ranks' rows; the metrics keep their local state.
 
-    Variables are combined as their `aggregation` says ("none" stays local, "only_first_replica" is rank 0's).
+    Variables are combined as `operation_of` says.
     Logs that are not made of the model's metrics, as a training step of the user's own may return, are averaged
     over ranks. Costs one all-reduce for each dtype and aggregation.
 
     Args:
         original: Keras's function that makes logs out of the metrics' state.
     """
-    variables = [variable for metric in model.metrics for variable in metric.variables]
+    found = [(metric, variable) for metric in leaves(model.metrics) for variable in metric.variables]
+    variables = [variable for _, variable in found]
     before = [tf.identity(variable.value) for variable in variables]
-    for variable, value in zip(variables, reduced(communicator, variables), strict=True):
+    combined = reduced(communicator, variables, [operation_of(*each) for each in found])
+    for variable, value in zip(variables, combined, strict=True):
         variable.assign(value)
     result = original(model, logs)
+    if result is not logs:
+        result = tree.map_structure(value_now, result)
     for variable, value in zip(variables, before, strict=True):
         variable.assign(value)
     return mean_logs(communicator, logs) if result is logs else result
 
 
-def reduced(communicator: Communicator, variables: list[keras.Variable]) -> list[tf.Tensor]:
+def value_now(result):
+    """A result that is a variable, as a tensor that stays what it is."""
+    return tf.identity(result.value) if isinstance(result, keras.Variable) else result
+
+
+def leaves(given: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
+    """Single metrics, where some are Keras's collections of them."""
+    for metric in given:
+        members = metric.metrics if isinstance(metric, (CompileMetrics, MetricsList)) else ()
+        yield from leaves(members) if members else (metric,)
+
+
+def operation_of(metric: keras.metrics.Metric, variable: keras.Variable) -> str:
+    """How the ranks' values of a metric's variable make one: a key of OPERATIONS, "first" for rank 0's, or "none".
+
+    Raises:
+        ValueError: the metric's attribute `across_ranks` has another word for a variable.
+    """
+    said = getattr(metric, ACROSS_RANKS, {}).get(variable.name)
+    if said is None:
+        return FIRST if variable.aggregation == "only_first_replica" else variable.aggregation
+    if said not in (*OPERATIONS, FIRST, LOCAL):
+        raise ValueError(
+            f"keras-par: metric '{metric.name}' has across_ranks[{variable.name!r}] = {said!r}: use one of "
+            f"{', '.join(map(repr, (*OPERATIONS, FIRST, LOCAL)))}."
+        )
+    return said
+
+
+def reduced(communicator: Communicator, variables: list[keras.Variable], operations: list[str]) -> list[tf.Tensor]:
     """The values of metric variables, combined over ranks."""
     values = [tf.convert_to_tensor(variable.value) for variable in variables]
     groups: defaultdict[tuple, list[int]] = defaultdict(list)
-    for i, variable in enumerate(variables):
-        groups[variable.aggregation, values[i].dtype].append(i)
-    for (aggregation, dtype), places in groups.items():
-        name = f"kp.metrics.{aggregation}.{dtype.name}"
+    for i, operation in enumerate(operations):
+        groups[operation, values[i].dtype].append(i)
+    for (operation, dtype), places in groups.items():
+        name = f"kp.metrics.{operation}.{dtype.name}"
         tensors = [values[i] for i in places]
-        if aggregation in OPERATIONS:
-            combined = communicator.all_reduce(tensors, name, OPERATIONS[aggregation])
-        elif aggregation == "only_first_replica":
+        if operation == LOCAL:
+            continue
+        if operation == FIRST:
             combined = communicator.broadcast(tensors, name)
         else:
-            continue
+            combined = communicator.all_reduce(tensors, name, OPERATIONS[operation])
         for i, value in zip(places, combined, strict=True):
             values[i] = value
     return values

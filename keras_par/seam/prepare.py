@@ -7,10 +7,13 @@ from keras.src import backend
 
 from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.comm.broadcast import broadcast_variables
-from keras_par.plan.fingerprint import canonical_names, first_difference
+from keras_par.plan.fingerprint import canonical_names, first_difference, first_unequal
 from keras_par.seam.binding import Binding
+from keras_par.seam.compiled import settings_of
 from keras_par.seam.layouts import path_of, require_matches
+from keras_par.seam.metric_probe import MetricProbe
 from keras_par.seam.metrics import layers
+from keras_par.seam.same_weights import allow_other_weights
 from keras_par.seam.shards import KINDS
 from keras_par.seam.state import is_partial, state_of
 from keras_par.seam.views import is_sharded, local_view, sharded
@@ -38,7 +41,11 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
     require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
     if binding.options.broadcast_variables:
         take_state_of_rank_0(binding, variables, whole=not binding.prepared)
+    elif not binding.prepared:
+        allow_other_weights(binding, model)
     separate_seeds(binding, model)
+    if binding.probe is None and not only_predict:
+        binding.probe = MetricProbe(model, binding.data)
     binding.prepared = not only_predict
 
 
@@ -77,14 +84,24 @@ def without_rows(spec):
 
 
 def compare(binding: Binding, model: keras.Model, variables: list[keras.Variable]) -> None:
-    """Raises on every rank if the ranks' variables are not the same in name, shape, dtype and layout.
+    """Raises on every rank if the ranks compiled the model differently, or its variables are not the same.
 
+    Variables must agree in name, shape, dtype and layout, optimizers and losses in all that is no variable.
     Of variables that are divided, the whole initial values must be the same, too: no rank has another one's part.
     """
     communicator = binding.communicator
     names = canonical_names([variable.path for variable in variables])
     own = [[name, list(v.shape), kind_of(v)] for name, v in zip(names, variables, strict=True)]
-    difference = first_difference(exchange(communicator, "kp.fingerprint", own, None))
+    answers = exchange(communicator, "kp.fingerprint", {"settings": settings_of(model), "variables": own}, None)
+    settings = [answer["settings"] for answer in answers]
+    unequal = first_unequal(settings)
+    if unequal:
+        key, other = unequal
+        raise AgreedValueError(
+            f"keras-par: the ranks compiled model '{model.name}' differently: {key} is {settings[0].get(key)!r} on "
+            f"rank 0 but {settings[other].get(key)!r} on rank {other}: give compile the same arguments on every rank."
+        )
+    difference = first_difference([answer["variables"] for answer in answers])
     if difference:
         exchange(
             communicator,
@@ -96,10 +113,10 @@ def compare(binding: Binding, model: keras.Model, variables: list[keras.Variable
     divided = sharded(variables)
     if divided and not binding.prepared:
         heard = communicator.all_gather_object([variable.checksum for variable in divided], "kp.checksums")
-        other = next((i for i, sums in enumerate(zip(*heard, strict=True)) if len(set(sums)) > 1), None)
-        if other is not None:
+        place = next((i for i, sums in enumerate(zip(*heard, strict=True)) if len(set(sums)) > 1), None)
+        if place is not None:
             raise AgreedValueError(
-                f"keras-par: the ranks gave variable '{divided[other].path}' of model '{model.name}' other initial "
+                f"keras-par: the ranks gave variable '{divided[place].path}' of model '{model.name}' other initial "
                 "values, of which each holds a part only: set the same seed on every rank by "
                 "keras.utils.set_random_seed before the model is built, and load weights on all ranks."
             )

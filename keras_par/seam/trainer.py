@@ -18,6 +18,7 @@ from keras_par.seam import binding as bindings
 from keras_par.seam import epoch as epochs
 from keras_par.seam import run as runs
 from keras_par.seam.beats import Beats, beating
+from keras_par.seam.compiled import plain_settings
 from keras_par.seam.direct_call import direct
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
@@ -106,6 +107,8 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
     named = [acts_on_all_ranks(callback) for callback in callbacks]
     settings["callbacks that act on all ranks"] = [name for name in named if name is not None]
     if kind == "fit":
+        settings["shuffle"] = arguments["shuffle"]
+        settings["class_weight"] = plain_settings(arguments["class_weight"])
         settings["validation"] = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     run = runs.Run(model, binding, kind, settings, reads, writers.places(callbacks))
     if outer is not None and outer.model is model:
@@ -202,6 +205,8 @@ def make_function(original):
 
         def with_global_logs(iterator):
             logs = function(iterator)
+            if binding.probe.is_pending:
+                binding.probe.compare()
             run = runs.current()
             return run.global_logs(logs) if run is not None and run.logs_each_step else logs
 
