@@ -111,7 +111,8 @@ def test_init_refuses_what_is_no_job_and_takes_the_gpu_of_device_id(tmp_path):
         ({"RANK_SIZE": "4", "RANK_ID": "-1"}, "RANK_ID='-1' is no whole number from 0 to 3"),
         ({"RANK_SIZE": "4", "RANK_ID": "one"}, "RANK_ID='one' is no whole number from 0 to 3"),
         ({"RANK_SIZE": "1", "RANK_ID": "1"}, "RANK_ID='1' is no whole number from 0 to 0"),
-        ({"RANK_ID": "1"}, "RANK_SIZE is 1 (the default, as it is not set)"),
+        ({"RANK_ID": "0"}, "RANK_ID=0 is set but RANK_SIZE is not: set it to the number of processes of the job"),
+        ({"RANK_ID": "1"}, "RANK_ID=1 is set but RANK_SIZE is not: set it to the number of processes of the job"),
     ],
 )
 def test_impossible_ranks_are_refused(variables, said):
@@ -127,7 +128,6 @@ def test_impossible_ranks_are_refused(variables, said):
         ({}, Launch(1, "solo")),
         ({"RANK_SIZE": "1"}, Launch(1, "solo")),
         ({"RANK_SIZE": "1", "RANK_ID": "0"}, Launch(1, "solo")),
-        ({"RANK_ID": "0"}, Launch(1, "solo")),
         ({"RANK_SIZE": "8", "RANK_ID": "7"}, Launch(8, "gloo", 7)),
         ({"RANK_SIZE": "8", "RANK_ID": "7", "OMPI_COMM_WORLD_SIZE": "2"}, Launch(2, "mpi")),
         ({"RANK_SIZE": "bad", "PMI_SIZE": "2"}, Launch(2, "mpi")),

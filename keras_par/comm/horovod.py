@@ -141,7 +141,7 @@ class HorovodCommunicator(HorovodCollectives):
         size: number of ranks that were launched.
 
     Raises:
-        RuntimeError: Horovod does not load, or has no support for `engine`.
+        RuntimeError: Horovod does not load, has no support for `engine`, or connects another number of ranks.
     """
 
     def __init__(self, engine: str, size: int):
@@ -158,6 +158,11 @@ class HorovodCommunicator(HorovodCollectives):
         if any(size % divisor == 0 for divisor in range(2, size)):
             os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
         operations.init()
+        if operations.size() != size:
+            raise RuntimeError(
+                f"keras-par: {size} processes were started together but {engine} connects {operations.size()} of them, "
+                "as when the launcher belongs to another MPI than Horovod: start the script by 'keras-par run'."
+            )
         super().__init__(operations, engine, tuple(range(operations.size())), operations.global_process_set)
         setter = cycle_setter(operations)
         self._cycle_setter = setter if self.all_agree(setter is not None, "kp.cycle_time") else None

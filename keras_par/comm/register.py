@@ -1,4 +1,4 @@
-"""Notes which ranks of a shell loop have come, and refuses those that do not belong to the job."""
+"""Notes which ranks of a job that nobody has connected have come, and refuses those that do not belong to the job."""
 
 import errno
 import http.client
@@ -64,18 +64,20 @@ class Register:
             self._told = self._told or {"refused": sentence}
 
     def _refuse_size(self, rank: int, size: int) -> dict[str, Any]:
+        named = self._meeting.starter.size
         refused = {
-            "refused": f"keras-par: rank {rank} was started with RANK_SIZE={size} but rank 0 at {self._meeting} with "
-            f"RANK_SIZE={self._size}: start all ranks of a job with the same RANK_SIZE, and each job with its own "
+            "refused": f"keras-par: rank {rank} was started with {named}={size} but rank 0 at {self._meeting} with "
+            f"{named}={self._size}: start all ranks of a job with the same {named}, and each job with its own "
             "MASTER_PORT."
         }
         self._told = self._told or refused
         return refused
 
     def _twice(self, rank: int) -> str:
+        named = self._meeting.starter.rank
         return (
-            f"keras-par: another process has RANK_ID={rank} already at {self._meeting}: give every process of a job "
-            f"its own RANK_ID from 0 to {self._size - 1}, and each job its own MASTER_PORT."
+            f"keras-par: another process has {named}={rank} already at {self._meeting}: give every process of a job "
+            f"its own {named} from 0 to {self._size - 1}, and each job its own MASTER_PORT."
         )
 
     def _all_there(self) -> dict[str, Any]:
@@ -136,9 +138,10 @@ class Server:
 
 
 def explain(error: OSError, meeting: MeetingPoint) -> str:
+    rank, port = meeting.starter.rank, meeting.starter.port
     if error.errno == errno.EADDRINUSE:
         return (
-            f"keras-par: rank 0 found port {meeting.port} busy, by another job or by a second process with RANK_ID=0: "
-            "set MASTER_PORT to a free port, the same on all ranks, and give each process its own RANK_ID."
+            f"keras-par: rank 0 found port {meeting.port} busy, by another job or by a second process with {rank}=0: "
+            f"set {port} to a free port, the same on all ranks, and give each process its own {rank}."
         )
-    return f"keras-par: rank 0 cannot listen on port {meeting.port} ({error.strerror}): set MASTER_PORT to another one."
+    return f"keras-par: rank 0 cannot listen on port {meeting.port} ({error.strerror}): set {port} to another one."

@@ -1,4 +1,4 @@
-"""Lets the ranks of a shell loop find each other, and gives Horovod the server and the variables its launcher would."""
+"""Lets ranks of a shell loop, torchrun or srun find each other, and tells Horovod what its launcher would."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ HEARD_SECONDS = 1.0  # how long rank 0 stays after a refusal, so that the others
 
 
 def join(launched: launch.Launch) -> None:
-    """In a shell loop, waits for all ranks and sets the variables by which Horovod connects them; else does nothing.
+    """Where nobody has connected the ranks, waits for all and sets the variables by which Horovod does.
 
     Raises:
         RuntimeError: the ranks do not make one job or did not all come in time, or Horovod does not load.
@@ -89,8 +89,8 @@ def wait(enter: Callable[[], dict[str, Any]], rank: int, size: int, meeting: Mee
         if time.monotonic() > deadline:
             raise RuntimeError(
                 f"keras-par: {name_ranks(missing or [0])} of {size} did not come to {meeting} within "
-                f"{meeting.seconds:g} s{reason}: start a process for each RANK_ID from 0 to {size - 1}, all with rank "
-                "0's host as MASTER_ADDR and the same MASTER_PORT."
+                f"{meeting.seconds:g} s{reason}: start a process for each {meeting.starter.rank} from 0 to {size - 1}, "
+                "all with rank 0's host as MASTER_ADDR and the same MASTER_PORT."
             )
         time.sleep(PAUSE_SECONDS)
 
@@ -118,8 +118,8 @@ def ask(meeting: MeetingPoint, entry: dict[str, Any]) -> dict[str, Any]:
         if isinstance(error, OSError):
             raise
         raise RuntimeError(
-            f"keras-par: rank {entry['rank']} found another program than rank 0 at {meeting}: set MASTER_PORT to a "
-            "free port, the same on all ranks."
+            f"keras-par: rank {entry['rank']} found another program than rank 0 at {meeting}: set "
+            f"{meeting.starter.port} to a free port, the same on all ranks."
         ) from None
     finally:
         connection.close()

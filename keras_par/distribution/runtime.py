@@ -20,17 +20,17 @@ def init(engine: str | None = None) -> None:
     Under `keras-par run`, `horovodrun` or `mpirun` it starts Horovod, gives a rank with GPUs the one of its local
     rank, or DEVICE_ID's where that is set, and, where no TensorFlow seed is set, sets the same one on all ranks, so
     that unseeded shuffles of tf.data agree. Without a launcher there is one rank, and neither Horovod nor MPI is
-    loaded, unless RANK_SIZE and RANK_ID are set: processes started by hand then find each other at MASTER_ADDR
-    (default 127.0.0.1) and MASTER_PORT (default 29500), wait HOROVOD_START_TIMEOUT seconds (default 120) for each
-    other, and are connected by Gloo.
+    loaded. Processes that a shell loop (RANK_SIZE, RANK_ID), torchrun (WORLD_SIZE, RANK) or srun (SLURM_STEP_NUM_TASKS,
+    SLURM_PROCID) has numbered find each other at MASTER_ADDR (default 127.0.0.1, srun's first host) and MASTER_PORT
+    (default 29500), wait HOROVOD_START_TIMEOUT seconds (default 120) for each other, and are connected by Gloo.
 
     Args:
         engine: "mpi", "gloo" or "solo" to insist on one; None takes what the launch offers.
 
     Raises:
         ValueError: `engine` is unknown.
-        RuntimeError: the launch does not offer `engine`, processes started by hand do not make one job or have an
-            impossible DEVICE_ID, Horovod is missing or does not load, or this version of Keras is not supported.
+        RuntimeError: the launch does not offer `engine`, numbered processes do not make one job or have an impossible
+            DEVICE_ID, Horovod is missing or does not load, or this version of Keras is not supported.
 
     Costs a few all-gathers of some bytes, the first time.
     """
