@@ -479,7 +479,7 @@ def misuse(which: str) -> None:
         kp.DataParallel(autotune="pyproject.toml" if kp.rank() == 0 else "no such file")
     if which == "initialize":
         keras.distribution.initialize(num_processes=17)
-    with strategy_scope(True):
+    with strategy_scope(True, remainder="drop" if which == "dropped whole" else "exact"):
         model = build(units=24 if which == "other model" and kp.rank() == 1 else 16)
         if which == "jit":
             model = build(
@@ -489,7 +489,7 @@ def misuse(which: str) -> None:
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
     if which == "not batched":
         model.fit(dataset, verbose=0)
-    elif which == "small batch":
+    elif which == "dropped whole":
         model.fit(x, y, batch_size=1, verbose=0)
     elif which == "steps":
         model.fit(dataset.take(32 - 8 * kp.rank()).batch(8), verbose=0)

@@ -12,10 +12,10 @@ CASES = {
     "autotune's file": ("AgreedValueError", "pyproject.toml, line 1: key 'build-system' is unknown", "(on rank 0)"),
     "initialize": ("ValueError", "num_processes=17", "leave it out"),
     "not batched": ("AgreedValueError", "not batched", "add .batch("),
-    "small batch": (
+    "dropped whole": (
         "AgreedValueError",
-        "global batch of 1 rows is smaller than the 2 ranks",
-        "at least one row a rank",
+        "remainder='drop' leaves nothing of global batches of 1 rows",
+        "use remainder='exact'",
     ),
     "steps": ("AgreedValueError", "'batches' is 4 on rank 0 but 3 on rank 1", "kp.data.shard"),
     "epochs": ("AgreedValueError", "'epochs' is 1 on rank 0 but 2 on rank 1", "the same arguments"),

@@ -41,7 +41,7 @@ def cut_arrays(
 
     rest = adapter._num_samples % adapter.batch_size
     even = adapter.batch_size % num_shards == 0 and (rest == 0 or (remainder == "drop" and rest < num_shards))
-    thin = 0 < rest < num_shards and remainder == "exact"
+    thin = remainder == "exact" and (adapter.batch_size < num_shards or 0 < rest < num_shards)
 
     def look_up(rows):
         total = num_rows(rows)

@@ -68,10 +68,11 @@ class Source:
         """One sentence about why this input cannot be trained on by `num_ranks`, or None."""
         if isinstance(self.adapter, TFDatasetAdapter) and has_scalars(self._dataset):
             return "the dataset has scalar elements, so it is not batched: add .batch(global_batch_size) to it."
-        if not self.is_sharded and self.batch_size is not None and self.batch_size < num_ranks:
+        is_small = self.batch_size is not None and self.batch_size < num_ranks
+        if is_small and not self.is_sharded and self.remainder == "drop":
             return (
-                f"the global batch of {self.batch_size} rows is smaller than the {num_ranks} ranks: "
-                "a batch in fit is the whole job's, so give it at least one row a rank."
+                f"remainder='drop' leaves nothing of global batches of {self.batch_size} rows, fewer than the "
+                f"{num_ranks} ranks: use remainder='exact', or batches of at least one row a rank."
             )
         return None
 
