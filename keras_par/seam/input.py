@@ -9,7 +9,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
-from keras_par.seam.arrays import checksum, cut_arrays, is_dense, row_numbers
+from keras_par.seam.arrays import checksum, cut_arrays, is_dense, row_numbers, seeded
 from keras_par.seam.marks import is_marked
 from keras_par.seam.py_dataset import InOrder
 from keras_par.seam.same_data import Digest
@@ -97,9 +97,11 @@ class Source:
             return cut_arrays(self.adapter, self.uncut, num_shards, shard_id, self.remainder)
         if order is not None:
             self.adapter = InOrder(self.adapter, order, self.is_sharded)
-        dataset = self._dataset if isinstance(self.adapter, TFDatasetAdapter) else self.adapter.get_tf_dataset()
-        if not isinstance(self.adapter, TFDatasetAdapter):
-            dataset = untuned(dataset)
+        if isinstance(self.adapter, TFDatasetAdapter):
+            dataset = self._dataset
+        else:
+            with seeded(shuffle_seed):  # by which sparse arrays are shuffled
+                dataset = untuned(self.adapter.get_tf_dataset())
         self.uncut = dataset
         if self.is_sharded:
             return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)

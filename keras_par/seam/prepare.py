@@ -53,14 +53,14 @@ def build(model: keras.Model, element_spec, only_predict: bool) -> None:
     """Creates the weights, metrics and optimizer slots that Keras would create while tracing the first step."""
     if isinstance(element_spec, KINDS):
         element_spec = element_spec.batch
-    batch = tree.map_structure(without_rows, element_spec)
+    batch = tree.map_structure(symbol, element_spec)
     compiled = [part for part in (model._compile_loss, model._compile_metrics) if part is not None]
     unbuilt = [part for part in compiled if not part.built]
     try:
         if only_predict:
             build_forward(model, batch)
         else:
-            model._symbolic_build(data_batch=batch)
+            build_compiled(model, batch, unbuilt)
     except Exception:
         # A model whose own train_step does what Keras's would not, with a batch that its call or its loss does not
         # take, is used as far as it is built.
@@ -71,16 +71,38 @@ def build(model: keras.Model, element_spec, only_predict: bool) -> None:
 
 
 def build_forward(model: keras.Model, batch) -> None:
-    """Creates the weights of a model that is not built, from the types of its inputs."""
-    if not all(layer.built for layer in model._flatten_layers()):
+    """Creates the weights of a model that is not built, from symbols of its inputs."""
+    if not is_built(model):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-        inputs = tree.map_structure(lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), x)
-        backend.compute_output_spec(model, inputs, training=False)
+        backend.compute_output_spec(model, x, training=False)
 
 
-def without_rows(spec):
-    """`spec` with an unknown number of rows; Keras needs shape and dtype of every input and no values."""
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if hasattr(spec, "shape") else None
+def build_compiled(model: keras.Model, batch, unbuilt: list) -> None:
+    """Creates weights, optimizer slots, and the state of `unbuilt` losses and metrics, from symbols of a batch.
+
+    Keras's own function is for dense tensors only. With losses and metrics built it is left with the optimizer.
+    """
+    if unbuilt or not is_built(model):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        y_pred = backend.compute_output_spec(model, x, training=False)
+        if model._compile_metrics in unbuilt:
+            backend.compute_output_spec(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
+        if model._compile_loss in unbuilt:
+            backend.compute_output_spec(model._compute_loss, x, y, y_pred, sample_weight, training=False)
+    model._symbolic_build(data_batch=batch)
+
+
+def is_built(model: keras.Model) -> bool:
+    """True if no layer has to be built before its first call."""
+    return all(layer.built for layer in model._flatten_layers())
+
+
+def symbol(spec):
+    """A symbol of the type `spec` with an unknown number of rows; a ragged one is dense, as Keras has it."""
+    if not hasattr(spec, "shape"):
+        return None
+    sparse = isinstance(spec, tf.SparseTensorSpec)
+    return keras.KerasTensor([None, *spec.shape[1:]], spec.dtype.name, sparse=sparse)
 
 
 def compare(binding: Binding, model: keras.Model, variables: list[keras.Variable]) -> None:

@@ -30,6 +30,7 @@ PRIVATE_NAMES = (
     ("keras.src.trainers.trainer", "Trainer._get_metrics_result_or_logs", "to sum metric states over ranks"),
     ("keras.src.trainers.trainer", "Trainer._resolve_auto_jit_compile", "to leave XLA off where it cannot be"),
     ("keras.src.trainers.trainer", "Trainer._symbolic_build", "to build a model before its weights are compared"),
+    ("keras.src.trainers.trainer", "Trainer._compute_loss", "to build losses from sparse batches"),
     ("keras.src.trainers.data_adapters", "array_data_adapter.ArrayDataAdapter", "to cut arrays before copying rows"),
     ("keras.src.trainers.data_adapters", "array_slicing.convert_to_sliceable", "the same"),
     ("keras.src.trainers.data_adapters", "tf_dataset_adapter.TFDatasetAdapter", "to know the kind of input"),

@@ -72,13 +72,19 @@ def first_row(part: Part) -> Part:
 
 def zeros(spec: Part) -> Part:
     """One row of zeros and empty strings of a part's type, with 1 for each size that the type leaves open."""
+    return Part(tree.map_structure(zero_row, spec.batch))
 
-    def row(leaf: tf.TypeSpec):
-        if not isinstance(leaf, tf.TensorSpec):
-            return None
-        return tf.zeros([1, *(size or 1 for size in leaf.shape[1:])], leaf.dtype)
 
-    return Part(tree.map_structure(row, spec.batch))
+def zero_row(spec: tf.TypeSpec):
+    """One row of zeros for `zeros`; a ragged one is empty."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        values = tf.zeros([0, *(size or 1 for size in spec.shape[spec.ragged_rank + 1 :])], spec.dtype)
+        no_rows = [tf.zeros([0], spec.row_splits_dtype)] * (spec.ragged_rank - 1)
+        return tf.RaggedTensor.from_nested_row_lengths(values, [tf.zeros([1], spec.row_splits_dtype), *no_rows])
+    if not isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec)):
+        return None
+    row = tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
+    return tf.sparse.from_dense(row) if isinstance(spec, tf.SparseTensorSpec) else row
 
 
 def cut(batch: Any, num_shards: int, shard_id: int, remainder: Remainder = "exact") -> EvenShard | Shard | ThinShard:
@@ -135,7 +141,10 @@ def num_rows(leaf) -> tf.Tensor:
 def take(leaf, start, stop):
     """Rows [start, stop) of a dense, ragged or sparse tensor, or of an array."""
     if isinstance(leaf, tf.SparseTensor):
+        start, stop = tf.cast(start, tf.int64), tf.cast(stop, tf.int64)
         begin = tf.concat([[start], tf.zeros([leaf.shape.rank - 1], tf.int64)], 0)
         length = tf.concat([[stop - start], leaf.dense_shape[1:]], 0)
-        return tf.sparse.slice(leaf, begin, length)
+        rows = tf.sparse.slice(leaf, begin, length)
+        rows.set_shape([None, *leaf.shape[1:]])  # which the slice forgets
+        return rows
     return leaf[start:stop]

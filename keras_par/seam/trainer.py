@@ -20,6 +20,7 @@ from keras_par.seam import run as runs
 from keras_par.seam.beats import Beats, beating
 from keras_par.seam.compiled import plain_settings
 from keras_par.seam.direct_call import direct
+from keras_par.seam.gathering import as_tensor, gather_rows, joined
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
@@ -322,26 +323,12 @@ def whole_predictions(binding: bindings.Binding, function):
         outputs = []
         for batch in data:
             if not isinstance(batch, KINDS):
-                batch = cut(tree.map_structure(tf.convert_to_tensor, batch), communicator.size, communicator.rank)
+                batch = cut(tree.map_structure(as_tensor, batch), communicator.size, communicator.rank)
             with binding.scope(), Step(binding, *rows_of(communicator, batch), thin=False).current():
-                parts = tree.map_structure(tf.convert_to_tensor, function([batch.batch]))
+                parts = tree.map_structure(as_tensor, function([batch.batch]))
             count = batch.local if isinstance(batch, ThinShard) else None
-            flat = [gather(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]
+            flat = [gather_rows(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]
             outputs.append(tree.pack_sequence_as(parts, flat))
-        return tree.map_structure(lambda *batches: tf.concat(batches, 0), *outputs)
+        return tree.map_structure(lambda *batches: joined(list(batches)), *outputs)
 
     return predict
-
-
-def gather(communicator: Communicator, output, number: int, count: tf.Tensor | None) -> tf.Tensor:
-    """The first `count` rows of one output on each rank (None: all), in rank order. Costs one all-gather.
-
-    Raises:
-        ValueError: the output is not a dense tensor with a row for each row of the input.
-    """
-    if not isinstance(output, tf.Tensor) or output.shape.rank == 0:
-        raise ValueError(
-            f"keras-par: predict gathers rows of dense tensors from the ranks, but output {number} of the model is "
-            f"{'a scalar' if isinstance(output, tf.Tensor) else type(output).__name__}: call the model itself."
-        )
-    return communicator.all_gather(output[:count], f"kp.predict.{number}")
