@@ -19,6 +19,7 @@ from keras_par.seam.layouts import said_by
 from keras_par.seam.outputs import OutputRow
 from keras_par.seam.state import entries
 from keras_par.seam.views import is_sharded
+from keras_par.seam.whole_files import beside
 
 WIDTH = 120
 
@@ -70,7 +71,8 @@ class Description:
         """Writes the text, or JSON if the path ends in .json."""
         path = Path(path)
         text = json.dumps(self.as_json(), indent=1) if path.suffix == ".json" else str(self)
-        path.write_text(text + "\n")
+        with beside(path) as temporary:  # all ranks may write to one path
+            temporary.write_text(text + "\n")
 
     def __str__(self) -> str:
         mesh = " x ".join(f"{axis} {size}" for axis, size in self.mesh.items())

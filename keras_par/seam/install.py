@@ -29,10 +29,11 @@ def install() -> None:
         stock_callbacks,
         summary,
         trainer,
+        whole_files,
     )
 
     sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
     steps = (lookups, loss, metrics, normalization, optimizer, epoch, trainer)
-    files = (model_files, stock_callbacks, summary)
+    files = (whole_files, model_files, stock_callbacks, summary)
     for part in (active_strategy, *sharding, binding, devices, *steps, *files):
         part.install()

@@ -1,0 +1,196 @@
+"""Models that ranks save as a script of one process does, all to one path at once, and load right after."""
+
+import contextlib
+import io
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+WIDTH = 200  # wide enough that writing a file takes longer than the ranks are apart
+
+
+def network() -> keras.Model:
+    """With state that ranks have of their own while they train: moving statistics, and the seed of dropout."""
+    model = keras.Sequential(
+        [
+            keras.layers.Input((WIDTH,)),
+            keras.layers.Dense(WIDTH, "relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(WIDTH),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(1e-2), "mse")
+    return model
+
+
+def load_keras(fresh, path):
+    return keras.saving.load_model(path)
+
+
+def load_weights(fresh, path):
+    fresh.load_weights(path)
+    return fresh
+
+
+def archive(model, path):
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", model.call, input_signature=[tf.TensorSpec([None, WIDTH], tf.float32)])
+    archive.write_out(path, verbose=False)
+
+
+# The file's name, what saves it, what loads it.
+KINDS = {
+    "keras": ("m.keras", lambda model, path: model.save(path), load_weights),
+    "save_model": ("m.keras", lambda model, path: keras.saving.save_model(model, Path(path)), load_keras),
+    "folder": ("m", lambda model, path: model.save(path, zipped=False), load_keras),
+    "weights": ("m.weights.h5", lambda model, path: model.save_weights(path), load_weights),
+    "save_weights": ("m.weights.h5", lambda model, path: keras.saving.save_weights(model, path), load_weights),
+    "sharded": ("m.weights.json", lambda model, path: model.save_weights(path, max_shard_size=2e-4), load_weights),
+    "h5": ("m.h5", lambda model, path: model.save(path), lambda _, path: keras.saving.load_model(path, compile=False)),
+    "export": ("m", lambda model, path: model.export(path, verbose=False), lambda _, path: tf.saved_model.load(path)),
+    "archive": ("m", archive, lambda _, path: tf.saved_model.load(path)),
+}
+
+
+def strategy(mesh: tuple[int, ...]):
+    """Data parallel, or model parallel on a mesh of which no axis divides a variable."""
+    import keras_par as kp
+
+    if not mesh:
+        return kp.DataParallel()
+    devices = keras.distribution.DeviceMesh(mesh, ("batch", "model"))
+    return kp.ModelParallel(layout_map=keras.distribution.LayoutMap(devices), batch_dim_name="batch")
+
+
+def save_and_load(
+    folder: str, kind: str, times: int, only_rank: int | None = None, own_folders: bool = False, mesh: tuple = ()
+) -> dict:
+    """Trains, saves to one relative path and loads what is there, `times` times.
+
+    Args:
+        folder: in which the ranks work.
+        kind: one of `KINDS`.
+        times: how often.
+        only_rank: which saves, None for all.
+        own_folders: True gives each rank a folder of its own to work in.
+        mesh: of model parallel, empty for data parallel.
+
+    Returns:
+        How often what was loaded was not what was saved, the errors, and what is in the folder at the end.
+    """
+    import keras_par as kp
+
+    name, save, load = KINDS[kind]
+    rank = kp.rank()
+    work = Path(folder) / (f"rank{rank}" if own_folders else "shared")
+    work.mkdir(exist_ok=True, parents=True)
+    x = np.random.default_rng(1).standard_normal([32, WIDTH]).astype("float32")
+    keras.utils.set_random_seed(3)
+    with strategy(mesh).scope():
+        model = network()
+    others, errors, rewritten = 0, [], []
+    with contextlib.chdir(work), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(x, x, batch_size=16, verbose=0)
+        fresh = keras.models.clone_model(model)
+        for _ in range(times):
+            model.set_weights([weight + 0.01 for weight in model.get_weights()])
+            wanted = model.get_weights()
+            kp.barrier()
+            try:
+                if only_rank in (None, rank):
+                    before = inode(Path(name))
+                    save(model, name)
+                    rewritten.append(inode(Path(name)) != before or Path(name).is_dir())
+                    others += not same(load(fresh, name), wanted, x, model)
+            except Exception as error:
+                errors.append(f"{type(error).__name__}: {error}")
+        kp.barrier()
+        files = sorted(str(path) for path in Path().rglob("*"))
+        kp.barrier()
+    return {"others": others, "errors": errors, "files": files, "size": kp.size(), "rewritten": rewritten}
+
+
+def inode(path: Path) -> int | None:
+    return path.stat().st_ino if path.exists() else None
+
+
+def same(loaded, wanted: list, x, model: keras.Model) -> bool:
+    """True if a loaded model or program has these weights, bit by bit, or predicts what the model does."""
+    if isinstance(loaded, keras.Model):
+        return all(np.array_equal(a, b) for a, b in zip(loaded.get_weights(), wanted, strict=True))
+    return np.allclose(loaded.serve(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def new_model() -> keras.Model:
+    """Bound to data parallel, of equal weights on all ranks."""
+    keras.utils.set_random_seed(3)
+    with strategy(()).scope():
+        return network()
+
+
+def save_to(path: str) -> None:
+    new_model().save(path)
+
+
+def save_where_something_is(folder: str) -> dict:
+    """Saves into a folder that has a file of the user's, over a file of a mode of its own, by a link, to a new one."""
+    import keras_par as kp
+
+    model, work = new_model(), Path(folder)
+    if kp.rank() == 0:
+        (work / "exported/variables").mkdir(parents=True)
+        (work / "exported/mine.txt").write_text("mine")
+        (work / "m.keras").write_text("another")
+        (work / "m.keras").chmod(0o640)
+        (work / "link.keras").symlink_to(work / "m.keras")
+    kp.barrier()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        model.export(str(work / "exported"), verbose=True)
+        model.export(str(work / "new/exported"), verbose=False)
+    model.save(work / "link.keras")
+    kp.describe(model).save(work / "new/described.txt")
+    kp.barrier()
+    return {
+        "kept": (work / "exported/mine.txt").read_text(),
+        "mode": (work / "m.keras").stat().st_mode & 0o777,
+        "linked": (work / "link.keras").is_symlink() and keras.saving.load_model(work / "m.keras").built,
+        "made": hasattr(tf.saved_model.load(str(work / "new/exported")), "serve"),
+        "printed": f"Saved artifact at '{work}/exported'." in out.getvalue(),
+        "described": "sequential" in (work / "new/described.txt").read_text(),
+    }
+
+
+def save_over_a_file(path: str) -> dict:
+    """Saves with `overwrite=False` where there is a file, and says no if it is asked."""
+    from unittest import mock
+
+    import keras_par as kp
+
+    model = new_model()
+    if kp.rank() == 0:
+        Path(path).write_text("another")
+    kp.barrier()
+    with mock.patch("builtins.input", return_value="n") as asked:
+        model.save(path, overwrite=False)
+    kp.barrier()
+    return {"asked": asked.call_count}
+
+
+def describe(path: str) -> bool:
+    """Writes a description 50 times; True if it could be read each time."""
+    import json
+
+    import keras_par as kp
+
+    description = kp.describe(new_model())
+    for _ in range(50):
+        description.save(path)
+        assert json.loads(Path(path).read_text())["model"] == description.model
+    return True

@@ -1,0 +1,87 @@
+"""Model files that all ranks write to one path, as scripts of one process do: whole, and the right ones."""
+
+import pytest
+
+from tests import model_file_tasks as tasks
+from tests.ranks.pool import Failure
+
+FILES = {
+    "keras": ["m.keras"],
+    "save_model": ["m.keras"],
+    "folder": ["m", "m/assets", "m/config.json", "m/metadata.json", "m/model.weights.h5"],
+    "weights": ["m.weights.h5"],
+    "save_weights": ["m.weights.h5"],
+    "h5": ["m.h5"],
+}
+TIMES = {"keras": 20, "weights": 20, "export": 3, "archive": 3}
+
+
+@pytest.mark.parametrize("kind", tasks.KINDS)
+def test_all_ranks_save_to_one_path_at_once(kind, ranks, tmp_path):
+    times = TIMES.get(kind, 5)
+    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), kind=kind, times=times)
+    assert [result["size"] for result in results] == [2, 2]
+    for result in results:
+        assert (result["others"], result["errors"]) == (0, [])
+        assert result["files"] == results[0]["files"]
+        assert not [name for name in result["files"] if name.startswith(".")], "a temporary folder is left"
+        if kind in FILES:
+            assert set(result["files"]) <= {*FILES[kind]}
+        assert len(result["rewritten"]) == times and all(result["rewritten"])
+
+
+@pytest.mark.parametrize("only_rank", [0, 1])
+@pytest.mark.parametrize("kind", ["keras", "weights", "folder"])
+def test_one_rank_saves_alone(kind, only_rank, ranks, tmp_path):
+    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), kind=kind, times=2, only_rank=only_rank)
+    assert [(result["others"], result["errors"]) for result in results] == [(0, []), (0, [])]
+    assert [len(result["rewritten"]) for result in results] == [2 * (rank == only_rank) for rank in range(2)]
+
+
+def test_each_rank_has_its_own_folder(ranks, tmp_path):
+    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), kind="keras", times=2, own_folders=True)
+    assert [(result["others"], result["errors"]) for result in results] == [(0, []), (0, [])]
+    assert [path.name for path in sorted(tmp_path.glob("*/*"))] == ["m.keras", "m.keras"]
+
+
+@pytest.mark.parametrize("kind", ["keras", "weights"])
+def test_a_mesh_that_divides_nothing(kind, ranks, tmp_path):
+    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), kind=kind, times=8, mesh=(2, 1))
+    assert [(result["others"], result["errors"]) for result in results] == [(0, []), (0, [])]
+
+
+def test_what_is_beside_it_and_in_it_stays(ranks, tmp_path):
+    """Folders are written into as by one process: they are made, other files in them stay, links and modes too."""
+    results = ranks(2).run(tasks.save_where_something_is, folder=str(tmp_path))
+    assert len(results) == 2
+    for result in results:
+        assert result == {
+            "kept": "mine",
+            "mode": 0o640,
+            "linked": True,
+            "made": True,
+            "printed": True,
+            "described": True,
+        }
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_folder_that_is_missing_is_told_as_keras_tells_it(ranks, tmp_path):
+    results = ranks(2).attempt(tasks.save_to, path=str(tmp_path / "missing/m.keras"))
+    assert len(results) == 2
+    for result in results:
+        assert isinstance(result, Failure)
+        assert result.kind == "FileNotFoundError"
+        assert "missing/m.keras'" in result.message
+
+
+def test_only_rank_0_asks_before_it_writes_over_a_file(ranks, tmp_path):
+    results = ranks(2).run(tasks.save_over_a_file, path=str(tmp_path / "m.keras"))
+    assert [result["asked"] for result in results] == [1, 0]
+    assert (tmp_path / "m.keras").read_text() == "another"
+
+
+def test_descriptions(ranks, tmp_path):
+    results = ranks(2).run(tasks.describe, path=str(tmp_path / "model.json"))
+    assert results == [True, True]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
