@@ -107,6 +107,7 @@ DATA = {
     "repeated": lambda: {"x": dataset().shuffle(NUM_ROWS).batch(16).repeat(), "steps_per_epoch": 4},
     "unknown length": lambda: {"x": dataset().shuffle(NUM_ROWS).filter(lambda x, y: True).batch(16)},
     "py_dataset": lambda: {"x": Batches()},
+    "py_dataset in parts": lambda: {"x": Batches(8), "steps_per_epoch": 4},  # an order goes on in the next epoch
     "generator": lambda: {"x": endless(), "steps_per_epoch": 5},
     "loader": lambda: {"x": loader(own_generator=False)},
     "loader with a generator": lambda: {"x": loader(own_generator=True)},

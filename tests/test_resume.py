@@ -67,7 +67,7 @@ def test_on_as_many_ranks_it_ends_bit_by_bit_the_same(size, data, stop, whole, r
 
 def resumes_from(data: str, epoch: int, step: int | None) -> str:
     """The checkpoint written last before a stop, where one is written at each step but the last, then at the end."""
-    num_steps = {"repeated": 4, "shard": 7, "sampler": 7}.get(data, 5)
+    num_steps = {"repeated": 4, "py_dataset in parts": 4, "shard": 7, "sampler": 7}.get(data, 5)
     if step is None:
         # Stop comes after RankCheckpoint, so that the epoch's end has been written.
         return f"CKP-{epoch}_{num_steps}"

@@ -30,7 +30,7 @@ class ShardedEpochIterator(TFEpochIterator):
         self._run, self._end = run, "same"
         self._read: list[int] = []  # batches read from each iterator made, with those of the step under way
         self._num_epochs = 0  # complete ones
-        self._order: str | None = None  # of batches in the epoch that has begun, before it was shuffled
+        self._order: str | None = None  # of what the newest iterator reads, before it was shuffled
         self._skip = 0  # batches the next iterator leaves out
         self._first_step = 0  # of the next epoch
         self._is_spare = False  # the next iterator will not be read
@@ -72,8 +72,12 @@ class ShardedEpochIterator(TFEpochIterator):
             num_batches=self._num_batches,
             batch_size=self._batch_size,
             num_epochs=self._num_epochs,
-            order=self._order if in_epoch else order_of(self.data_adapter),
+            order=self._order if in_epoch or self._is_half_read() else order_of(self.data_adapter),
         )
+
+    def _is_half_read(self) -> bool:
+        """True if the next epoch goes on with the iterator of the last one."""
+        return bool(self.steps_per_epoch and self._current_iterator is not None and self._read and self._read[-1])
 
     def resume(self, position: Position, step: int) -> None:
         """Lets the next epoch, the first of this iterator, begin at a position that `complaint` has nothing against.
@@ -91,6 +95,7 @@ class ShardedEpochIterator(TFEpochIterator):
         if self.steps_per_epoch:
             self._current_iterator = iter(self._get_iterator())
             self._steps_seen = position.skip - step
+            self._order = position.order
 
     def complaint(self, position: Position) -> str | None:
         """One sentence about why this data cannot be gone on with in the middle of a batch sequence, or None."""
@@ -102,6 +107,12 @@ class ShardedEpochIterator(TFEpochIterator):
                     f"the data has {number} {what} now, but had {before[what]} when the checkpoint was written in the "
                     "middle of an epoch: give fit the same data in the same global batches, on any number of ranks."
                 )
+        reads_ahead = getattr(self.data_adapter, "enqueuer", None) is not None and self.data_adapter.num_batches
+        if position.skip and self.steps_per_epoch and reads_ahead:
+            return (
+                "the data is a PyDataset of which an epoch reads a part (steps_per_epoch), and how far its workers "
+                "have read ahead is not known: give it workers=1 to go on in the middle of it."
+            )
         return None
 
     def release(self) -> None:
@@ -123,7 +134,8 @@ class ShardedEpochIterator(TFEpochIterator):
         """Keras's steps, without those of a resumed epoch that were done before."""
         first_step, self._first_step = self._first_step, 0
         self._is_spare = False
-        self._order = order_of(self.data_adapter)
+        if not self._is_half_read():
+            self._order = order_of(self.data_adapter)
         num_read = 0
         for begin_step, end_step, iterator in super()._enumerate_iterator():
             if begin_step < first_step:

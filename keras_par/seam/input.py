@@ -104,7 +104,7 @@ class Source:
                 dataset = untuned(self.adapter.get_tf_dataset())
         self.uncut = dataset
         if self.is_sharded:
-            return dataset.map(lambda *element: Part(whole(dataset, element))).prefetch(2)
+            return self._ahead(dataset.map(lambda *element: Part(whole(dataset, element))))
         if self.remainder == "drop":
             dataset = dataset.filter(lambda *element: num_rows(first_leaf(element)) >= num_shards)
         self.digest = digest = Digest()
@@ -113,7 +113,11 @@ class Source:
             digest.note(index, batch)
             return cut(batch, num_shards, shard_id, self.remainder)
 
-        return dataset.enumerate().map(cut_noted).prefetch(2)
+        return self._ahead(dataset.enumerate().map(cut_noted))
+
+    def _ahead(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """`dataset`, read ahead of the steps; not so a PyDataset's workers, who refuse to be asked between epochs."""
+        return dataset if getattr(self.adapter, "enqueuer", None) is not None else dataset.prefetch(2)
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:

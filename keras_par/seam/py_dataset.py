@@ -4,23 +4,37 @@ import random
 from typing import Any
 
 import keras
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import OrderedEnqueuer, PyDatasetAdapter
 
 
 class Reordered(keras.utils.PyDataset):
-    """The batches of `inner` in the order of their numbers in `numbers`."""
+    """The batches of another PyDataset in an order that `reorder` draws.
 
-    def __init__(self, inner: keras.utils.PyDataset):
+    Args:
+        inner: whose batches these are.
+        generator: by which they are shuffled as Keras would.
+        is_sharded: True if ranks may have unequal numbers of batches. Then each order comes from one draw of the
+            generator, the same on all ranks, and not as Keras's would.
+    """
+
+    def __init__(self, inner: keras.utils.PyDataset, generator: random.Random, is_sharded: bool):
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
-        self.inner = inner
-        self.numbers = list(range(self.num_batches))
+        self.inner, self.random = inner, generator
+        self._is_sharded = is_sharded
+        self._numbers = list(range(self.num_batches))
+
+    def reorder(self) -> list[int]:
+        """Draws a new order, and returns the batches' numbers in it."""
+        self._numbers = list(range(self.num_batches))
+        (random.Random(self.random.random()) if self._is_sharded else self.random).shuffle(self._numbers)
+        return self._numbers
 
     @property
     def num_batches(self):
         return self.inner.num_batches
 
     def __getitem__(self, index):
-        return self.inner[self.numbers[index]]
+        return self.inner[self._numbers[index]]
 
     def on_epoch_begin(self):
         self.inner.on_epoch_begin()
@@ -29,28 +43,34 @@ class Reordered(keras.utils.PyDataset):
         self.inner.on_epoch_end()
 
 
+class ReorderingEnqueuer(OrderedEnqueuer):
+    """Keras's workers on a `Reordered`: as with Keras, an order begins each time they start."""
+
+    def _run(self):
+        self.py_dataset.reorder()
+        super()._run()
+
+
 class InOrder(PyDatasetAdapter):
-    """Keras's adapter, whose batches are shuffled at each epoch's begin as Keras would on rank 0.
+    """Keras's adapter, whose batches are shuffled as Keras would on rank 0, whenever Keras would.
 
     Args:
         adapter: Keras's own, which shuffles.
         state: of Python's `random` on rank 0, as JSON carries it.
-        is_sharded: True if ranks may have unequal numbers of batches. Then each epoch's order comes from one draw of
-            `random`, the same on all ranks, and not as Keras's would.
+        is_sharded: as for `Reordered`.
     """
 
     def __init__(self, adapter: PyDatasetAdapter, state: Any, is_sharded: bool):
-        self._reordered = Reordered(adapter.py_dataset)
-        super().__init__(self._reordered, class_weight=adapter.class_weight, shuffle=False)
         self.random = random.Random()
         self.random.setstate(state_from(state))
-        self._is_sharded = is_sharded
+        self._reordered = data = Reordered(adapter.py_dataset, self.random, is_sharded)
+        super().__init__(data, class_weight=adapter.class_weight, shuffle=False)
+        if adapter.enqueuer is not None:
+            self.enqueuer = ReorderingEnqueuer(data, data.workers, data.use_multiprocessing, data.max_queue_size)
 
-    def on_epoch_begin(self):
-        numbers = list(range(self._reordered.num_batches))
-        (random.Random(self.random.random()) if self._is_sharded else self.random).shuffle(numbers)
-        self._reordered.numbers = numbers
-        super().on_epoch_begin()
+    def _finite_generator(self):
+        for number in self._reordered.reorder():
+            yield self._standardize_batch(self._reordered.inner[number])
 
 
 def state_from(state: Any) -> tuple:
