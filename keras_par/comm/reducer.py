@@ -66,14 +66,18 @@ def check_options(fusion_mb: float, compression: Compression) -> None:
         raise ValueError(f"keras-par: compression={compression!r} is unknown, use None, 'fp16' or 'bf16'.")
 
 
-def scaled(gradient: Gradient, factor) -> Gradient:
-    """`gradient` times the scalar `factor` (a number or a tensor); None stays None."""
+def scaled(gradient: Gradient, factor, no_nan: bool = False) -> Gradient:
+    """`gradient` times the scalar `factor` (a number or a tensor); None stays None.
+
+    With `no_nan` a factor of 0 makes 0 of NaN, too.
+    """
     if gradient is None:
         return None
+    times = tf.math.multiply_no_nan if no_nan else tf.multiply
     if isinstance(gradient, tf.IndexedSlices):
-        values = gradient.values * tf.cast(factor, gradient.dtype)
+        values = times(gradient.values, tf.cast(factor, gradient.dtype))
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return gradient * tf.cast(factor, gradient.dtype)
+    return times(gradient, tf.cast(factor, gradient.dtype))
 
 
 def sum_gradients(

@@ -39,6 +39,9 @@ class DataParallel(keras.distribution.DataParallel):
         autotune: True lets the first steps of training choose `fusion_mb` and `cycle_time_ms` and writes them to
             "keras-par-autotune.toml"; the path of a file takes them from it if rank 0 has it, else chooses and writes
             it. See docs/performance.md.
+        custom_loss: what the losses are that no loss function of Keras's reduces: those that a `train_step` of your own
+            computes, and those that layers add by `add_loss`. "mean": means over the rows of a batch, which count with
+            a rank's share of the rows. "sum": sums over rows, which add up over ranks. See docs/exactness.md.
 
     Raises:
         ValueError: an option has no such value, a file for `autotune` is wrong, or the mesh does not cover all ranks.
@@ -57,8 +60,17 @@ class DataParallel(keras.distribution.DataParallel):
         remainder: Remainder = "exact",
         cycle_time_ms: float | None = None,
         autotune: bool | str | os.PathLike = False,
+        custom_loss: str = "mean",
     ):
-        options = Options(reduction, fusion_mb, compression, broadcast_variables, remainder, cycle_time_ms)  # type: ignore[arg-type]
+        options = Options(
+            reduction,  # type: ignore[arg-type]
+            fusion_mb,
+            compression,
+            broadcast_variables,
+            remainder,
+            cycle_time_ms,
+            custom_loss=custom_loss,  # type: ignore[arg-type]
+        )
         start(options)
         self.keras_par_options = options if autotune is False else tuned(options, autotune)
         super().__init__(device_mesh, devices, auto_shard_dataset)

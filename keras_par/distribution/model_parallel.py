@@ -41,6 +41,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         broadcast_variables: True gives all ranks rank 0's initial weights, optimizer and metric state.
         remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
         cycle_time_ms: how often Horovod looks for tensors to reduce, see `kp.DataParallel`.
+        custom_loss: "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
 
     Raises:
         ValueError: an option has no such value, or the mesh does not hold each rank once. Later, when a variable is
@@ -59,6 +60,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         broadcast_variables: bool = True,
         remainder: Remainder = "exact",
         cycle_time_ms: float | None = None,
+        custom_loss: str = "mean",
     ):
         self.keras_par_options = Options(
             reduction,  # type: ignore[arg-type]
@@ -67,6 +69,7 @@ class ModelParallel(keras.distribution.ModelParallel):
             broadcast_variables,
             remainder,
             cycle_time_ms,
+            custom_loss=custom_loss,  # type: ignore[arg-type]
         )
         start(self.keras_par_options)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)

@@ -29,6 +29,7 @@ OPTIONS: dict[str, tuple] = {
     "broadcast_variables": (True, False),
     "remainder": ("exact", "wrap", "drop"),
     "cycle_time_ms": (),
+    "custom_loss": ("mean", "sum"),
 }
 UNITS = {"fusion_mb": "megabytes", "cycle_time_ms": "milliseconds"}
 

@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,13 +15,13 @@ from keras.src.distribution import distribution_lib
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.counting import Call, CountingCommunicator
-from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, scaled, sum_gradients
+from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, sum_gradients
 from keras_par.seam.layouts import division_of, mesh_of
 from keras_par.seam.outputs import OutputRow, outputs_noted
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import Remainder
 from keras_par.seam.step import Step
-from keras_par.seam.views import is_sharded, is_summed, sharded
+from keras_par.seam.views import identity, is_sharded, is_summed, sharded
 from keras_par.sharding.mesh import RankMesh
 
 ATTRIBUTE = "_keras_par_binding"
@@ -36,6 +36,7 @@ class Options:
     """How a strategy reduces gradients, whether it starts from rank 0's state, and what it does with odd rows.
 
     Args:
+        custom_loss: whether losses that no loss function of Keras's reduces are means over rows, or sums.
         autotune: the file for what the first steps find to be the fastest bucket size and cycle time; None if they are
             not to look for it.
     """
@@ -47,12 +48,15 @@ class Options:
     remainder: Remainder = "exact"
     cycle_time_ms: float | None = None
     autotune: str | None = None
+    custom_loss: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self):
         if self.remainder not in ("exact", "wrap", "drop"):
             raise ValueError(f"keras-par: remainder={self.remainder!r} is unknown, use 'exact', 'wrap' or 'drop'.")
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"keras-par: reduction={self.reduction!r} is unknown, use 'mean' or 'sum'.")
+        if self.custom_loss not in ("mean", "sum"):
+            raise ValueError(f"keras-par: custom_loss={self.custom_loss!r} is unknown, use 'mean' or 'sum'.")
         check_options(self.fusion_mb, self.compression)
         if self.cycle_time_ms is not None and not 0 < self.cycle_time_ms < math.inf:
             raise ValueError(
@@ -68,6 +72,9 @@ class Binding:
         self.options = options
         self.prepared = False  # initial state was compared and broadcast
         self.shares_weights = True  # as long as nobody wanted ranks to begin with other ones
+        self.weighted_at_tape: set[int] = set()  # `identity`s of variables whose gradients own steps have weighted
+        self.summed_at_tape: set[int] = set()  # the same, summed over ranks
+        self.adds_losses = False  # a layer has added a loss in Keras's own step
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
         self.outputs: dict[str, list[OutputRow]] = {}  # the same
         self.probe: Any = None  # the MetricProbe, once the model's metrics are built
@@ -143,23 +150,23 @@ class Binding:
             for name, function in shared.items():
                 setattr(model, name, function)
 
-    def weight(self, step: Step, dtype) -> tf.Tensor:
-        """What this rank's loss or gradients are multiplied by, so that the sum over ranks is the reduction."""
-        return self.times(step.share(dtype))
-
     def times(self, weight: tf.Tensor) -> tf.Tensor:
         """`weight` as the strategy's reduction wants it: times the number of ranks for "sum"."""
         return weight * self.communicator.size if self.options.reduction == "sum" else weight
 
-    def sum_gradients(self, step: Step, gradients: list[Gradient], variables: list) -> list[Gradient]:
+    def sum_gradients(
+        self, step: Step, gradients: list[Gradient], variables: list, but: Collection[int] = ()
+    ) -> list[Gradient]:
         """The weighted gradients of `variables` summed over the ranks that have other rows.
 
-        Those of variables that are divided among these ranks have been summed where they were computed. Costs one
-        all-reduce for each bucket.
+        Those of variables that are divided among these ranks have been summed where they were computed, as have those
+        of variables whose `identity` is in `but`. Costs one all-reduce for each bucket.
         """
         limit = int(self.options.fusion_mb * 2**20)
+        places = [i for i, each in enumerate(variables) if not is_summed(each) and identity(each) not in but]
+        if not places:
+            return list(gradients)
         name = step.name("gradients")
-        places = [i for i, variable in enumerate(variables) if not is_summed(variable)]
         own = [gradients[i] for i in places]
         are_even = isinstance(step.local, int)  # then every rank has as many rows
         sums = sum_gradients(step.communicator, own, name, limit, self.options.compression, are_even)
@@ -222,10 +229,6 @@ def for_call(model: keras.Model, call: str) -> Binding | None:
             "'with kp.independent():' if each rank is to have a model of its own."
         )
     return binding
-
-
-def weigh(gradients: list[Gradient], weight: tf.Tensor) -> list[Gradient]:
-    return [scaled(gradient, weight) for gradient in gradients]
 
 
 def install() -> None:

@@ -18,6 +18,7 @@ def install() -> None:
         binding,
         devices,
         epoch,
+        gradients,
         lookups,
         loss,
         metrics,
@@ -33,7 +34,7 @@ def install() -> None:
     )
 
     sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
-    steps = (lookups, loss, metrics, normalization, optimizer, epoch, trainer)
+    steps = (gradients, lookups, loss, metrics, normalization, optimizer, epoch, trainer)
     files = (whole_files, model_files, stock_callbacks, summary)
     for part in (active_strategy, *sharding, binding, devices, *steps, *files):
         part.install()

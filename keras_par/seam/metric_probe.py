@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
-from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam import metrics
 from keras_par.seam import step as steps
+from keras_par.seam.binding import Binding
 from keras_par.seam.patch import wrap
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-6  # what rounding explains
@@ -41,13 +41,13 @@ class MetricProbe:
 
     Args:
         model: compiled.
-        communicator: of the ranks with other rows.
+        binding: the model's.
     """
 
-    def __init__(self, model: keras.Model, communicator: Communicator):
-        self._communicator = communicator
+    def __init__(self, model: keras.Model, binding: Binding):
+        self._alone = Alone(binding)
         self._updates: dict[int, Update] = {}
-        self._untried = {id(metric): metric for metric in own_metrics(model)} if communicator.rank == 0 else {}
+        self._untried = {id(metric): metric for metric in own_metrics(model)} if binding.data.rank == 0 else {}
         for metric in self._untried.values():
             wrap(type(metric), "update_state", noted)
 
@@ -82,7 +82,7 @@ class MetricProbe:
                 continue
             metric = self._untried.pop(number)
             del self._updates[number]
-            said = complaint(metric, Update(arguments, keywords), num_rows)
+            said = complaint(self._alone, metric, Update(arguments, keywords), num_rows)
             if said:
                 warnings.warn(f"keras-par: metric '{metric.name}' {said}.", stacklevel=2)
 
@@ -122,13 +122,13 @@ def held(place: Any) -> Any:
     return place.numpy() if isinstance(place, tf.Variable) else place
 
 
-def complaint(metric: keras.metrics.Metric, update: Update, num_rows: int) -> str | None:
+def complaint(alone: Any, metric: keras.metrics.Metric, update: Update, num_rows: int) -> str | None:
     """What is wrong with a metric whose state is that of two halves of a batch, combined as ranks combine theirs."""
     before = [variable.numpy() for variable in metric.variables]
     half = num_rows // 2
     try:
-        whole = state_after(metric, update, slice(0, num_rows), num_rows)
-        parts = [state_after(metric, update, rows, num_rows) for rows in (slice(0, half), slice(half, num_rows))]
+        whole = state_after(alone, metric, update, slice(0, num_rows), num_rows)
+        parts = [state_after(alone, metric, update, rows, num_rows) for rows in (slice(0, half), slice(half, num_rows))]
         names = [metrics.operation_of(metric, variable) for variable in metric.variables]
         combined = [COMBINATIONS[name](*pair) for name, *pair in zip(names, *parts, strict=True)]
         ours, theirs = result_of(metric, combined), result_of(metric, whole)
@@ -153,13 +153,15 @@ def complaint(metric: keras.metrics.Metric, update: Update, num_rows: int) -> st
     )
 
 
-def state_after(metric: keras.metrics.Metric, update: Update, rows: slice, num_rows: int) -> list[np.ndarray]:
+def state_after(
+    alone: Any, metric: keras.metrics.Metric, update: Update, rows: slice, num_rows: int
+) -> list[np.ndarray]:
     """The metric's variables after these rows of a batch, as on a rank that has them."""
     arguments, keywords = tree.map_structure(
         lambda leaf: leaf[rows] if np.ndim(leaf) and len(leaf) == num_rows else leaf, tuple(update)
     )
     metric.reset_state()
-    with steps.Step(Alone(), rows.stop - rows.start, num_rows, thin=False).current():
+    with steps.Step(alone, rows.stop - rows.start, num_rows, thin=False).current():
         metric.update_state(*arguments, **keywords)
     return [variable.numpy() for variable in metric.variables]
 
@@ -169,6 +171,9 @@ class Alone:
 
     data = SoloCommunicator()
     probe = None
+
+    def __init__(self, binding: Binding):
+        self.options = binding.options
 
 
 def result_of(metric: keras.metrics.Metric, state: Sequence[np.ndarray]) -> list[np.ndarray]:

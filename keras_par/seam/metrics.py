@@ -31,16 +31,19 @@ def install() -> None:
 def mean_update_state(original):
     """Weights an unweighted scalar by this rank's share of the rows.
 
-    Such a scalar, like the loss that a training step tracks, is a mean over the batch; the ranks' states then
-    add up to what one process would have added for the global batch.
+    Such a scalar, like the loss that a training step tracks, is a mean over the batch, or a sum where the step's
+    scalars are; the ranks' states then add up to what one process would have added for the global batch.
     """
 
     def replacement(self, values, sample_weight=None):
         step = steps.current()
-        if step is not None and sample_weight is None and tf.convert_to_tensor(values).shape.rank == 0:
-            sample_weight = step.share(tf.float32)
+        if step is not None and tf.convert_to_tensor(values).shape.rank == 0:
             values = tf.convert_to_tensor(values)
-            values = step.times(values, tf.cast(step.local > 0, values.dtype)) if step.thin else values
+            if step.adds_up and values.dtype.is_floating:
+                values = step.times(values, step.inverse_share(values.dtype))
+            if sample_weight is None:
+                sample_weight = step.share(tf.float32)
+                values = step.times(values, tf.cast(step.local > 0, values.dtype)) if step.thin else values
         return original(self, values, sample_weight)
 
     return replacement

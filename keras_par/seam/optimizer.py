@@ -1,4 +1,4 @@
-"""Reduces gradients inside an optimizer's update: after accumulation, before clipping, once."""
+"""Reduces the gradients of Keras's own step inside an optimizer's update: after accumulation, before clipping, once."""
 
 import contextlib
 
@@ -7,11 +7,12 @@ import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
-from keras_par.seam import binding as bindings
+from keras_par.comm.reducer import scaled
 from keras_par.seam import step as steps
+from keras_par.seam.gradients import weight_of, with_shapes
 from keras_par.seam.patch import wrap
 from keras_par.seam.sharded_optimizer import targets
-from keras_par.seam.views import is_summed, local_view
+from keras_par.seam.views import identity, is_summed
 
 
 def install() -> None:
@@ -26,43 +27,54 @@ def install() -> None:
 
 
 def scale_loss(original):
-    """Weights the loss by this rank's share of the rows, so that summed gradients are those of the global mean.
+    """Weights the loss of Keras's own step by this rank's rows, so that summed gradients are those of the global loss.
 
-    A loss with a value for each row has the gradient of its sum, which needs no share.
+    In a step of the user's own that happens where the gradient is taken, see `gradients.py`.
     """
 
     def replacement(self, loss):
         step = steps.current()
-        if step is not None and id(self) not in step.scaled:
-            step.scaled.add(id(self))
-            loss = tf.convert_to_tensor(loss)
-            one = tf.ones([], loss.dtype)
-            weight = step.binding.weight(step, loss.dtype) if loss.shape.rank == 0 else step.binding.times(one)
-            loss = step.times(loss, weight)
-        return original(self, loss)
+        if step is None or not step.is_stock or id(self) in step.scaled:
+            return original(self, loss)
+        step.scaled.add(id(self))
+        loss = tf.convert_to_tensor(loss)
+        scaled = original(self, step.times(loss, weight_of(step, loss)))
+        step.targets.append(scaled)
+        return scaled
 
     return replacement
 
 
 def apply(original):
-    """Weights gradients whose loss was not weighted, and reduces before a loss scale's finite check."""
+    """Weights gradients that neither scale_loss nor a tape has weighted, and reduces before a loss scale's check."""
 
     def replacement(self, grads, trainable_variables=None):
         step = steps.current()
         if step is None or step.applying:
             return original(self, grads, trainable_variables)
         trainable_variables = None if trainable_variables is None else list(trainable_variables)
-        grads = with_shapes(self, grads, trainable_variables)
+        variables = trainable_variables if trainable_variables is not None else list(self._trainable_variables)
+        grads = with_shapes(grads, variables)
         if id(self) not in step.scaled:
-            require_even(step, trainable_variables if trainable_variables is not None else self._trainable_variables)
-            grads = bindings.weigh(grads, step.binding.weight(step, tf.float32))
+            grads = weigh_rest(step, grads, variables)
         step.scaled.discard(id(self))
         if step.captured is not None:
             step.captured.append((self, grads, trainable_variables))
             return None
-        return reduce_and_apply(original, self, step, grads, trainable_variables)
+        return reduce_and_apply(original, self, step, grads, trainable_variables, variables)
 
     return replacement
+
+
+def weigh_rest(step: steps.Step, grads: list, variables: list) -> list:
+    """`grads` with those weighted that were not computed by a tape in a step of the user's own, which does that."""
+    known = step.binding.weighted_at_tape if not step.is_stock else frozenset()
+    rest = [place for place, variable in enumerate(variables) if identity(variable) not in known]
+    require_even(step, [variables[place] for place in rest])
+    weight = step.binding.times(step.weight(tf.float32))
+    for place in rest:
+        grads[place] = scaled(grads[place], weight)
+    return grads
 
 
 def require_even(step: steps.Step, variables) -> None:
@@ -93,38 +105,40 @@ def apply_several(original):
     return replacement
 
 
-def with_shapes(optimizer, grads, trainable_variables) -> list:
-    """`grads` with the static shapes of their variables, which some gradients lack but bucketing needs."""
-    variables = trainable_variables if trainable_variables is not None else optimizer._trainable_variables
-    grads, variables = list(grads), list(variables)
-    with local_view():
-        for grad, variable in zip(grads, variables, strict=True):
-            if isinstance(grad, tf.Tensor) and not grad.shape.is_fully_defined():
-                grad.set_shape(variable.shape)
-    return grads
-
-
-def reduce_and_apply(original, optimizer, step: steps.Step, grads, trainable_variables):
+def reduce_and_apply(original, optimizer, step: steps.Step, grads: list, trainable_variables, variables: list):
     """Runs an optimizer's own apply on weighted gradients, with the reduction where it belongs."""
-    reduce_now = isinstance(optimizer, LossScaleOptimizer) and not accumulates(optimizer)
-    if reduce_now:
-        variables = trainable_variables if trainable_variables is not None else optimizer._trainable_variables
-        grads = step.binding.sum_gradients(step, grads, variables)
-    with applying(step, reduced=reduce_now):
+    reduced = frozenset() if step.is_stock else frozenset(step.binding.summed_at_tape)
+    if accumulates(optimizer):
+        grads = on_first_rank(step, grads, variables, reduced)
+        reduced = frozenset()
+    elif isinstance(optimizer, LossScaleOptimizer):
+        grads = step.binding.sum_gradients(step, grads, variables, but=reduced)
+        reduced = frozenset(map(identity, variables))
+    with applying(step, reduced):
         return original(optimizer, grads, trainable_variables)
 
 
+def on_first_rank(step: steps.Step, grads: list, variables: list, reduced: frozenset[int]) -> list:
+    """`grads` with those that are reduced already made 0 on all ranks but one: accumulators add up over ranks."""
+    if step.communicator.rank == 0:
+        return grads
+    own = [identity(variable) in reduced and not is_summed(variable) for variable in variables]
+    return [scaled(grad, 0.0) if is_own else grad for grad, is_own in zip(grads, own, strict=True)]
+
+
 @contextlib.contextmanager
-def applying(step, reduced: bool):
+def applying(step, reduced: frozenset[int]):
     step.applying, step.reduced = True, reduced
     try:
         yield
     finally:
-        step.applying = step.reduced = False
+        step.applying, step.reduced = False, frozenset()
 
 
-def accumulates(optimizer: LossScaleOptimizer) -> bool:
-    return bool(getattr(optimizer.inner_optimizer, "gradient_accumulation_steps", None))
+def accumulates(optimizer: BaseOptimizer) -> bool:
+    """True if it adds up the gradients of several steps, so that those of one are not applied, nor to be reduced."""
+    inner = optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
+    return bool(getattr(inner, "gradient_accumulation_steps", None))
 
 
 def clip_gradients(original):
@@ -132,8 +146,8 @@ def clip_gradients(original):
 
     def replacement(self, grads):
         step = steps.current()
-        if step is not None and not step.reduced:
-            grads = step.binding.sum_gradients(step, list(grads), targets())
+        if step is not None:
+            grads = step.binding.sum_gradients(step, list(grads), targets(), but=step.reduced)
         return original(self, grads)
 
     return replacement
@@ -145,7 +159,7 @@ def check_finite(original):
     def replacement(self, grads):
         finite = original(self, grads)
         step = steps.current()
-        if step is None or step.reduced:
+        if step is None or not accumulates(self):
             return finite
         [everywhere] = step.communicator.all_reduce([tf.cast(finite, tf.int32)], step.name("finite"), "min")
         return tf.cast(everywhere, tf.bool)

@@ -45,7 +45,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         allow_other_weights(binding, model)
     separate_seeds(binding, model)
     if binding.probe is None and not only_predict:
-        binding.probe = MetricProbe(model, binding.data)
+        binding.probe = MetricProbe(model, binding)
     binding.prepared = not only_predict
 
 

@@ -30,14 +30,30 @@ class Step:
         self.local, self.total, self.thin = local, total, thin
         self.compiled = compiled
         self.scaled: set[int] = set()  # ids of the optimizers whose scale_loss has weighted the loss
+        self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
+        self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
+        self.probe: list | None = None  # where losses are noted while a probe looks at the step
         self.applying = False  # inside an optimizer's apply
-        self.reduced = False  # inside an apply whose gradients are reduced already
+        self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already
         self.captured: list[tuple] | None = None  # where apply leaves its arguments instead of acting on them
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
     def share(self, dtype) -> tf.Tensor:
         """This rank's rows divided by all rows: the weight of its mean in the mean of the batch."""
         return tf.cast(tf.cast(self.local, tf.float64) / tf.cast(self.total, tf.float64), dtype)
+
+    @property
+    def adds_up(self) -> bool:
+        """True if the scalars that the step computes are sums over rows, which add up, and not means."""
+        return self.binding.options.custom_loss == "sum" and not self.is_stock
+
+    def weight(self, dtype) -> tf.Tensor:
+        """What a scalar of this step is multiplied by, so that the ranks' add up to that of the batch."""
+        return tf.cast(self.local > 0, dtype) if self.adds_up else self.share(dtype)
+
+    def inverse_share(self, dtype) -> tf.Tensor:
+        """All rows divided by this rank's rows, 0 where it has none."""
+        return tf.math.divide_no_nan(tf.cast(self.total, dtype), tf.cast(self.local, dtype))
 
     def times(self, value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
         """`value` times `weight`, which is 0 where this rank has no rows, whatever the value is."""
@@ -62,6 +78,15 @@ class Step:
                 f"keras-par: {what} needs other ranks' values inside the step, where XLA allows no collective: "
                 "compile the model with jit_compile=False."
             )
+
+    @contextlib.contextmanager
+    def stock(self):
+        """Within it Keras's own step runs, whatever called it."""
+        before, self.is_stock = self.is_stock, True
+        try:
+            yield
+        finally:
+            self.is_stock = before
 
     @contextlib.contextmanager
     def current(self):

@@ -17,6 +17,7 @@ from keras_par.seam import autotune, metrics, writers
 from keras_par.seam import binding as bindings
 from keras_par.seam import epoch as epochs
 from keras_par.seam import run as runs
+from keras_par.seam import step as steps
 from keras_par.seam.beats import Beats, beating
 from keras_par.seam.compiled import plain_settings
 from keras_par.seam.direct_call import direct
@@ -39,6 +40,8 @@ def install() -> None:
     wrap(TensorFlowTrainer, "train_on_batch", lambda original: batch_together(original, "train_on_batch"))
     wrap(TensorFlowTrainer, "test_on_batch", lambda original: batch_together(original, "test_on_batch"))
     wrap(TensorFlowTrainer, "predict_on_batch", lambda original: batch_together(original, "predict"))
+    wrap(TensorFlowTrainer, "train_step", stock_step)
+    wrap(TensorFlowTrainer, "test_step", stock_step)
     wrap(TensorFlowTrainer, "_make_function", make_function)
     wrap(TensorFlowTrainer, "make_predict_function", make_predict_function)
 
@@ -178,6 +181,19 @@ def metrics_result(original):
         if run.kind == "fit":
             metrics.average_state(run.binding.data, self)
         return run.global_logs(logs)
+
+    return replacement
+
+
+def stock_step(original):
+    """Keras's own step, which knows of itself that it is that; `train_step`s of users' own may call it, too."""
+
+    def replacement(self, data):
+        step = steps.current()
+        if step is None:
+            return original(self, data)
+        with step.stock():
+            return original(self, data)
 
     return replacement
 

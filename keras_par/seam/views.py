@@ -88,3 +88,8 @@ def is_summed(variable: Any) -> bool:
 def sharded(variables: Iterable[Any]) -> list[Any]:
     """Those of `variables` of which this rank holds a shard only."""
     return [variable for variable in variables if is_sharded(variable)]
+
+
+def identity(variable: Any) -> int:
+    """A number that a Keras variable and TensorFlow's in it share."""
+    return id(getattr(variable, "_value", variable))

@@ -39,15 +39,24 @@ def unique(kind: str) -> str:
     """
     if tf.executing_eagerly():
         return f"kp.{kind}"
-    graph = tf.compat.v1.get_default_graph()
-    while graph is not _step.get():
-        if type(graph).__name__ in LOOPS:
-            raise ValueError(
-                "keras-par: a sharded tensor is used within a loop of a graph, where ranks cannot talk: make it whole "
-                "before the loop by tf.convert_to_tensor(tensor)."
-            )
-        if not hasattr(getattr(graph, "outer_graph", None), "outer_graph"):
-            break
-        graph = graph.outer_graph
-    numbers = _numbers.setdefault(graph, defaultdict(itertools.count))
+    if is_in_loop():
+        raise ValueError(
+            "keras-par: a sharded tensor is used within a loop of a graph, where ranks cannot talk: make it whole "
+            "before the loop by tf.convert_to_tensor(tensor)."
+        )
+    numbers = _numbers.setdefault(enclosing()[-1], defaultdict(itertools.count))
     return f"kp.{kind}.{next(numbers[kind])}"
+
+
+def is_in_loop() -> bool:
+    """True where a graph is traced that runs many times within a step, or within a function of the user's."""
+    graphs = [] if tf.executing_eagerly() else enclosing()
+    return any(type(graph).__name__ in LOOPS for graph in graphs if graph is not _step.get())
+
+
+def enclosing() -> list[Any]:
+    """The graph being traced and those around it, up to that of the step, or else the outermost."""
+    graphs = [tf.compat.v1.get_default_graph()]
+    while graphs[-1] is not _step.get() and hasattr(getattr(graphs[-1], "outer_graph", None), "outer_graph"):
+        graphs.append(graphs[-1].outer_graph)
+    return graphs

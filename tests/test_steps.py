@@ -1,0 +1,35 @@
+"""Training steps of users' own end on N ranks where they end in one process, whatever they do to gradients."""
+
+import pytest
+
+from tests import step_tasks
+from tests.compare import log_distance, relative_distance
+from tests.step_cases import STEPS
+
+QUICK_ON_4 = ("normalized-thin", "meta-learning", "sum-beside-means")
+
+
+def runs() -> list:
+    """Each case on 2 ranks, some on 4, where they have all kinds of row counts."""
+    assert set(QUICK_ON_4) <= set(STEPS)
+    return [(2, name) for name in STEPS] + [
+        pytest.param(4, name, marks=[pytest.mark.slow] * (name not in QUICK_ON_4)) for name in STEPS
+    ]
+
+
+@pytest.mark.parametrize(("size", "name"), runs())
+def test_steps_of_ones_own_end_where_one_process_ends(name, size, ranks, plain, exactness):
+    [twin] = plain.run(step_tasks.train, name=name, distributed=False)
+    for result in ranks(size).run(step_tasks.train, name=name, distributed=True):
+        assert result["size"] == size
+        exactness(relative_distance(result["weights"], twin["weights"]), STEPS[name].tolerance)
+        assert log_distance(result["logs"], twin["logs"]) < 2e-5
+        assert result["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("mixed", "of losses of rows and of means over rows at once"), ("loop", "within a loop")]
+)
+def test_gradients_that_cannot_be_made_right_where_they_are_taken_are_told_of(kind, said, ranks):
+    for found in ranks(2).run(step_tasks.complaint, kind=kind):
+        assert len(found) == 1 and said in found[0], found
