@@ -125,7 +125,7 @@ def unsynchronized_batchnorm(distributed: bool = True) -> list:
     return model.get_weights()
 
 
-def dropout_masks() -> list:
+def dropout_masks(distributed: bool) -> list:
     """The units that dropout leaves of a batch of ones, as seen by each rank's rows."""
     import tensorflow as tf
 
@@ -143,11 +143,11 @@ def dropout_masks() -> list:
                 seen.append(dropped.numpy().tolist())
             return self.dense(dropped)
 
-    with strategy_scope(True):
+    with strategy_scope(distributed):
         model = Recorder()
         model.build((None, 8))
         model.compile("sgd", "mse", run_eagerly=True)
-    model.fit(np.ones((8, 8), "float32"), np.ones((8, 1), "float32"), batch_size=8, verbose=0)
+    model.fit(np.ones((11, 8), "float32"), np.ones((11, 1), "float32"), batch_size=8, verbose=0)
     return seen
 
 

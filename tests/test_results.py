@@ -49,10 +49,12 @@ def test_unsynchronized_batchnorm_ends_equal_on_all_ranks(ranks):
             np.testing.assert_array_equal(own, theirs)
 
 
-def test_dropout_differs_between_ranks(ranks):
-    first, second = ranks(2).run(tasks.dropout_masks)
-    assert first and second
-    assert first != second
+def test_dropout_differs_between_ranks_by_their_rows_of_one_mask(ranks, plain):
+    [whole] = plain.run(tasks.dropout_masks, distributed=False)
+    first, second = ranks(2).run(tasks.dropout_masks, distributed=True)
+    assert first != second and len(whole) == 2
+    for batch, ours, theirs in zip(whole, first, second, strict=True):
+        assert [*ours, *theirs] == batch
 
 
 def test_callbacks_decide_alike_on_all_ranks_and_as_in_one_process(ranks, plain, exactness):

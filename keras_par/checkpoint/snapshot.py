@@ -123,9 +123,7 @@ def value_of(
     if entry.across_ranks == "sum" and place > 0:
         return np.zeros([each.stop - each.start for each in part], dtype)
     value = reader.part_of(written, 0, part, dtype)
-    if written.across_ranks == "seed":
-        value = value + np.array([place, 0], dtype)
-    elif written.across_ranks in ("sum", "mean"):
+    if written.across_ranks in ("sum", "mean"):
         total = value.astype(np.float64 if written.across_ranks == "mean" else dtype)
         for other in range(1, then):
             total += reader.part_of(written, other, part, dtype)

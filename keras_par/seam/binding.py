@@ -75,6 +75,7 @@ class Binding:
         self.weighted_at_tape: set[int] = set()  # `identity`s of variables whose gradients own steps have weighted
         self.summed_at_tape: set[int] = set()  # the same, summed over ranks
         self.adds_losses = False  # a layer has added a loss in Keras's own step
+        self.said: set[str] = set()  # sentences about its steps that were logged
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
         self.outputs: dict[str, list[OutputRow]] = {}  # the same
         self.probe: Any = None  # the MetricProbe, once the model's metrics are built

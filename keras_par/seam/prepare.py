@@ -4,9 +4,12 @@ import keras
 import tensorflow as tf
 from keras import tree
 from keras.src import backend
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.comm.broadcast import broadcast_variables
+from keras_par.comm.communicator import Communicator
 from keras_par.plan.fingerprint import canonical_names, first_difference, first_unequal
 from keras_par.seam.binding import Binding
 from keras_par.seam.compiled import settings_of
@@ -28,7 +31,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         element_spec: the type of a batch, with or without its row counts.
         only_predict: True if the batch has no targets, so that losses and metrics cannot be built from it.
 
-    Costs two all-gathers of the variables' names, and one broadcast for each 64 MB of state.
+    Costs two all-gathers of the variables' names, one all-reduce, and one broadcast for each 64 MB of state.
 
     Raises:
         ValueError: on every rank, if the models differ in a name, a shape, a dtype or a layout, or a layout map has
@@ -41,9 +44,9 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
     require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
     if binding.options.broadcast_variables:
         take_state_of_rank_0(binding, variables, whole=not binding.prepared)
+        share_global_seed(binding.communicator)
     elif not binding.prepared:
         allow_other_weights(binding, model)
-    separate_seeds(binding, model)
     if binding.probe is None and not only_predict:
         binding.probe = MetricProbe(model, binding)
     binding.prepared = not only_predict
@@ -173,9 +176,8 @@ def take_state_of_rank_0(binding: Binding, variables: list[keras.Variable], whol
                 variable.assign(tf.zeros_like(variable.value))
 
 
-def separate_seeds(binding: Binding, model: keras.Model) -> None:
-    """Adds the place among the data to the seed of each random layer: ranks with other rows drop other units."""
-    for layer in layers(model):
-        for generator in layer._seed_generators:
-            offset = tf.constant([binding.data.rank, 0], generator.state.dtype)
-            generator.state.assign(generator.state.value + offset)
+def share_global_seed(communicator: Communicator) -> None:
+    """Gives all ranks rank 0's seed of what is drawn without one, if all have drawn so. Costs one all-reduce."""
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    if communicator.all_agree(generator is not None, "kp.global_seed"):
+        broadcast_variables([generator.state], communicator=communicator)

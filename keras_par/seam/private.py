@@ -1,4 +1,4 @@
-"""Every private name of Keras this package relies on, with the reason, checked before anything is replaced."""
+"""Every private name of Keras and TensorFlow this package uses, with the reason, checked before it replaces any."""
 
 import functools
 import importlib
@@ -51,6 +51,25 @@ PRIVATE_NAMES = (
     ("keras.src", "backend.compute_output_spec", "to build a model from the types of its inputs"),
     ("keras.src.utils.tracking", "DotNotTrackScope", "to replace the loss tracker by one that keeps the newest loss"),
     ("keras.src.backend.tensorflow", "numpy.take", "to read only the rows that embeddings look up"),
+    ("keras.src.backend.tensorflow", "core.shape", "to know which numbers of a shape count the batch's rows"),
+    ("keras.src.random.seed_generator", "GLOBAL_SEED_GENERATOR", "to begin with rank 0's seed for unseeded draws"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops_v2.stateless_random_normal_v2", "to draw a rank's rows alone"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops_v2.stateless_random_uniform_v2", "the same"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops_v2.stateless_random_uniform_int_v2", "the same"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops_v2.stateless_random_uniform_full_int_v2", "the same"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops_v2.stateless_truncated_normal_v2", "the same"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops_v2.stateless_random_gamma_v3", "to cut a rank's rows"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops.stateless_multinomial", "the same"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops.stateless_random_binomial", "the same"),
+    ("tensorflow.python.ops", "gen_stateless_random_ops.stateless_random_poisson", "the same"),
+    ("tensorflow.python.ops", "gen_random_ops.random_uniform", "the same, as for the others beside it"),
+    ("tensorflow.python.ops", "stateful_random_ops.Generator._prepare_key_counter", "to move generators on alike"),
+    ("tensorflow.python.ops", "array_ops.shape_internal", "to know of which tensor a constant is the shape"),
+    ("tensorflow.python.ops", "array_ops._constant_if_small", "to know which constants have the batch's rows"),
+    ("tensorflow.python.ops", "array_ops.ones_like_impl", "the same"),
+    ("tensorflow.python.ops", "array_ops.zeros_like_impl", "the same"),
+    ("tensorflow.python.ops", "gen_array_ops.fill", "the same"),
+    ("tensorflow.python.ops", "shape_util.shape_tensor", "to know what the numbers of a shape were"),
     ("keras.src.distribution.distribution_lib", "DataParallel", "to recognize the stock strategy"),
     ("keras.src.distribution.distribution_lib", "global_state", "to keep the strategy past clear_session"),
     ("keras.src.callbacks.model_checkpoint", "ModelCheckpoint._save_model", "to save on one rank"),
@@ -87,8 +106,8 @@ PRIVATE_ATTRIBUTES = (
     ),
     (
         lambda: keras.layers.Layer(name="probe"),
-        ("_flatten_layers", "_non_trainable_variables", "_seed_generators"),
-        "to average state that has no gradients, and to give ranks different random numbers",
+        ("_flatten_layers", "_non_trainable_variables"),
+        "to average state that has no gradients",
     ),
     (
         lambda: keras.callbacks.ModelCheckpoint("probe.keras"),

@@ -8,11 +8,11 @@ import keras
 from keras_par.plan.fingerprint import canonical_names
 from keras_par.plan.layout import Axes
 from keras_par.seam.binding import optimizers_of
-from keras_par.seam.metrics import is_float, layer_state, layers
+from keras_par.seam.metrics import is_float, layer_state
 from keras_par.seam.views import is_sharded, is_summed
 
 # How the values of ranks with other rows make one process's: they are the "same", add up ("sum"), are averaged
-# ("mean"), only the first's counts ("first"), or differ by the place among the data in their first number ("seed").
+# ("mean"), or only the first's counts ("first"), as it does for a "seed", which differed in files of older versions.
 # Ranks of one place have equal values, or other parts of one. Parts that ranks with other rows have are the "same".
 AcrossRanks = Literal["same", "sum", "mean", "first", "seed"]
 Section = Literal["model", "optimizer", "metrics"]
@@ -34,13 +34,12 @@ class Entry(NamedTuple):
 def entries(model: keras.Model, section: Section) -> list[Entry]:
     """One section of a model's state, each variable once, in an order that all processes share."""
     if section == "model":
-        seeds = {id(generator.state) for layer in layers(model) for generator in layer._seed_generators}
         own = {id(variable) for variable in layer_state(model, synchronized=False)}
         metrics = {id(variable) for variable in model.metrics_variables}
         return named(
             section,
             [variable for variable in model.variables if id(variable) not in metrics],
-            lambda v: "seed" if id(v) in seeds else "same" if id(v) not in own else "mean" if is_float(v) else "first",
+            lambda v: "same" if id(v) not in own else "mean" if is_float(v) else "first",
         )
     if section == "optimizer":
         variables = [variable for each in optimizers_of(model) for variable in each.variables]

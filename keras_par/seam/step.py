@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import itertools
+import logging
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -10,6 +11,8 @@ import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
 from keras_par.sharding.names import within_step
+
+logger = logging.getLogger("keras_par")
 
 
 class Step:
@@ -22,13 +25,15 @@ class Step:
             of `communicator`.
         thin: True if `local` may be 0 and the batch a stand-in, whose values must not count even if they are NaN.
         compiled: True inside a function that XLA compiles, where no collective can be.
+        rows: where this rank's rows lie, for its random numbers; None if each rank draws what is asked for.
     """
 
-    def __init__(self, binding, local, total, thin: bool, compiled: bool = False):
+    def __init__(self, binding, local, total, thin: bool, compiled: bool = False, rows=None):
         self.binding = binding
         self.communicator: Communicator = binding.data
         self.local, self.total, self.thin = local, total, thin
         self.compiled = compiled
+        self.rows = rows
         self.scaled: set[int] = set()  # ids of the optimizers whose scale_loss has weighted the loss
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
         self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
@@ -78,6 +83,13 @@ class Step:
                 f"keras-par: {what} needs other ranks' values inside the step, where XLA allows no collective: "
                 "compile the model with jit_compile=False."
             )
+
+    def say(self, sentence: str, *values) -> None:
+        """Logs a sentence about the model's steps, once for each model and on the job's first rank."""
+        if sentence not in self.binding.said:
+            self.binding.said.add(sentence)
+            if self.binding.communicator.rank == 0:
+                logger.warning(f"keras-par: {sentence}", *values)
 
     @contextlib.contextmanager
     def stock(self):

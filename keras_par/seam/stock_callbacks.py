@@ -18,7 +18,7 @@ from keras_par.comm.broadcast import broadcast_variables
 from keras_par.seam import model_files, writers
 from keras_par.seam import run as runs
 from keras_par.seam.patch import wrap, wrap_property
-from keras_par.seam.prepare import separate_seeds, take_state_of_rank_0
+from keras_par.seam.prepare import take_state_of_rank_0
 from keras_par.seam.state import is_partial, state_of
 from keras_par.seam.views import is_sharded
 
@@ -153,7 +153,6 @@ def restore_together(original):
         if run.binding.mesh is not None:  # ranks with the same rows have equal gradients
             broadcast_variables([v for v in variables if is_partial(v) and not is_sharded(v)])
         take_state_of_rank_0(run.binding, variables, whole=True)
-        separate_seeds(run.binding, model)
 
     return replacement
 

@@ -18,6 +18,7 @@ from keras_par.seam import binding as bindings
 from keras_par.seam import epoch as epochs
 from keras_par.seam import run as runs
 from keras_par.seam import step as steps
+from keras_par.seam.batch_rows import batch_rows, compiled_rows, predicted_rows
 from keras_par.seam.beats import Beats, beating
 from keras_par.seam.compiled import plain_settings
 from keras_par.seam.direct_call import direct
@@ -274,7 +275,9 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
             local, total = rows_of(communicator, data)
             thin = isinstance(data, ThinShard)
             guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
-            with binding.scope(), Step(binding, local, total, thin).current() as current, guard:
+            current = Step(binding, local, total, thin)
+            current.rows = batch_rows(communicator, data, total, current.name, binding.mesh is None)
+            with binding.scope(), current.current(), guard:
                 return step_function(data.batch) if inner is None else inner(current, data.batch)
 
     return step
@@ -297,8 +300,9 @@ def compiled_step(step_function):
     optimizers = []
 
     @tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
-    def forward_and_backward(batch, local, total, binding, thin):
+    def forward_and_backward(batch, local, total, start, binding, thin):
         step = Step(binding, local, total, thin, compiled=True)
+        step.rows = compiled_rows(batch, total, start)
         step.captured = []
         with step.current():
             logs = step_function(batch)
@@ -306,7 +310,7 @@ def compiled_step(step_function):
         return logs, [gradients for _, gradients, _ in step.captured]
 
     def run(step: Step, batch):
-        logs, captured = forward_and_backward(batch, step.local, step.total, step.binding, step.thin)
+        logs, captured = forward_and_backward(batch, step.local, step.total, step.rows.start, step.binding, step.thin)
         for (optimizer, variables), gradients in zip(optimizers, captured, strict=True):
             step.scaled.add(id(optimizer))
             optimizer.apply(gradients, variables)
@@ -333,6 +337,7 @@ def make_predict_function(original):
 
 def whole_predictions(binding: bindings.Binding, function):
     """`function`, which predicts a list of batches, for lists of Shards, Parts or whole batches."""
+    state = tf.Variable([0, 0, 0], dtype=tf.int64, trainable=False)
 
     def predict(data):
         communicator = binding.data
@@ -340,7 +345,9 @@ def whole_predictions(binding: bindings.Binding, function):
         for batch in data:
             if not isinstance(batch, KINDS):
                 batch = cut(tree.map_structure(as_tensor, batch), communicator.size, communicator.rank)
-            with binding.scope(), Step(binding, *rows_of(communicator, batch), thin=False).current():
+            current = Step(binding, *rows_of(communicator, batch), thin=False)
+            current.rows = predicted_rows(communicator, batch, current.total, state, binding.mesh is None)
+            with binding.scope(), current.current():
                 parts = tree.map_structure(as_tensor, function([batch.batch]))
             count = batch.local if isinstance(batch, ThinShard) else None
             flat = [gather_rows(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]

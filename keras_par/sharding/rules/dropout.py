@@ -7,12 +7,19 @@ from keras_par.sharding.tensor import ShardedTensor
 
 
 def dropout(original, inputs, rate, noise_shape=None, seed=None):
-    """The mask is drawn whole on every rank from the same seed, and cut; nothing is sent."""
+    """The mask of this rank's rows is drawn from a seed that all share, and cut; nothing is sent."""
     dynamic = tf.shape(inputs.local)
     sizes = [dynamic[dim] if size is None else size for dim, size in enumerate(inputs.shape.as_list())]
-    ones = tf.ones(sizes, inputs.dtype)
-    mask = tf.ensure_shape(original(ones, rate, noise_shape, seed), inputs.shape)
-    return inputs.with_local(inputs.local * cut(mask, inputs.axes, inputs))
+    mask = original(ones_like(inputs, sizes), rate, noise_shape, seed)
+    return inputs.with_local(inputs.local * cut(tf.ensure_shape(mask, inputs.shape), inputs.axes, inputs))
+
+
+def ones_like(inputs: ShardedTensor, sizes: list) -> tf.Tensor:
+    """Ones of the whole's shape, made of the shard, so that its dim 0 is known to be the batch's rows if it is that."""
+    if inputs.ndim == 0 or inputs.axes[0] is not None:
+        return tf.ones(sizes, inputs.dtype)
+    corner = inputs.local[(slice(None), *[slice(0, 1)] * (inputs.ndim - 1))]
+    return tf.broadcast_to(tf.ones_like(corner), sizes)
 
 
 def cut(tensor: tf.Tensor, axes: Axes, like: ShardedTensor) -> tf.Tensor:

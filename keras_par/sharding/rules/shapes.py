@@ -11,8 +11,8 @@ from keras_par.sharding.tensor import ShardedTensor, whole
 
 def shape(original, x):
     """The whole tensor's shape; numbers where they are known, as Keras has it."""
-    dynamic = tf.shape(x.local)
-    return tuple(dynamic[dim] if size is None else size for dim, size in enumerate(x.shape.as_list()))
+    local = original(x.local)
+    return tuple(local[dim] if x.axes[dim] is None else size for dim, size in enumerate(x.shape.as_list()))
 
 
 def cast(original, x, dtype):
