@@ -88,7 +88,7 @@ DAMAGES = {
     half_a_manifest: ("is damaged, its manifest cannot be read", "use an older one"),
     edited_manifest: ("is damaged, its manifest does not fit its checksum", "use an older one"),
     foreign: ("is no checkpoint of keras-par", "keras-par checkpoint"),
-    newer: ("has format 3, but this version of keras-par reads up to 2", "update keras-par"),
+    newer: ("has format 4, but this version of keras-par reads up to 3", "update keras-par"),
     pickled: ("is damaged, its file rank.0/CKP-2_5.npz holds no arrays", "use an older one"),
 }
 

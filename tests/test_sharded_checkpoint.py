@@ -63,7 +63,7 @@ def arrays_in(folder: Path, rank: int, name: str) -> dict:
 def test_each_shard_is_written_once(written):
     folder, _ = written("2x2", "other")
     document = json.loads((folder / "CKP-1_4.json").read_text())
-    assert document["version"] == 2
+    assert document["version"] == 3
     mesh = {"shape": [2, 2], "axis_names": ["batch", "model"], "ranks": [0, 1, 2, 3], "batch_axis": "batch"}
     assert document["checkpoint"]["mesh"] == mesh
     files = [arrays_in(folder, rank, "CKP-1_4") for rank in range(4)]
@@ -142,6 +142,7 @@ def in_old_form(path: Path) -> None:
     document = json.loads(path.read_text())
     body = document["checkpoint"]
     body |= {"world_size": len(body.pop("mesh")["ranks"]), "layout": "replicated"}
+    assert body.pop("stopped") is False
     for variable in body["variables"]:
         assert variable.pop("axes") == []
     path.write_text(json.dumps({**document, "version": 1, "checksum": manifests.checksum(body)}))

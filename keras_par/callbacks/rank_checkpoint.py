@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from keras_par import __version__
+from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
-from keras_par.checkpoint import snapshot
 from keras_par.checkpoint.due import Due
 from keras_par.checkpoint.manifest import Manifest
 from keras_par.checkpoint.writer import Writer
@@ -27,7 +27,9 @@ class RankCheckpoint(keras.callbacks.Callback):
 
     `kp.callbacks.Resume` goes on from it, on any number of ranks; `kp.load_checkpoint` reads it into a model. Rank 0's
     file holds what all ranks share; the others' hold what is their own: partial metrics, accumulated gradients,
-    seeds, moving statistics, and in model parallel their shards, of which each is written once. The manifest
+    seeds, moving statistics, and in model parallel their shards, of which each is written once. What EarlyStopping,
+    ReduceLROnPlateau, ModelCheckpoint, SwapEMAWeights and TensorBoard remember is in them, and what callbacks with
+    methods `get_state()` and `set_state(state)` return; this callback acts after all of these. The manifest
     `<directory>/<prefix>-<epoch>_<step>.json` comes last, with a checksum of each file; what has none is no
     checkpoint. Epochs and steps count from 1.
 
@@ -50,10 +52,12 @@ class RankCheckpoint(keras.callbacks.Callback):
             logs.
 
     Costs six all-gathers of a few bytes for each checkpoint, two at the begin of training, and one all-reduce of a
-    scalar at each step while one is being written; for `every_seconds` see `checkpoint.due`.
+    scalar at the end of an epoch, for each checkpoint, and at each step while one is being written; for
+    `every_seconds` see `checkpoint.due`.
     """
 
     reads_own_logs = True
+    comes_after_memories = True
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class RankCheckpoint(keras.callbacks.Callback):
         self._due = Due(None if every == "epoch" else every, every_seconds, self._communicator)
         self._writer = Writer(self._directory, prefix, keep, asynchronous, self._communicator)
         self._epoch = self._step = 0
+        self._others: list[keras.callbacks.Callback] = []
         self._saved: tuple[int, int] | None = None  # epochs and steps that were done at the newest
         self.acts_on_all_ranks = f"RankCheckpoint(prefix={prefix!r}, every={every!r}, every_seconds={every_seconds})"
 
@@ -101,6 +106,10 @@ class RankCheckpoint(keras.callbacks.Callback):
     def checkpoints(self) -> list[Path]:
         """The manifests of the complete checkpoints, oldest first."""
         return [self._directory / f"{found.name}.json" for found in folders.complete(self._directory, self._prefix)]
+
+    def meet(self, callbacks: list[keras.callbacks.Callback]) -> None:
+        """Is told all callbacks of the `fit` that begins."""
+        self._others = callbacks
 
     def on_train_begin(self, logs=None):
         self._writer.finish()  # what a fit that failed had begun
@@ -120,18 +129,20 @@ class RankCheckpoint(keras.callbacks.Callback):
         done = min(batch + 1, self.params.get("steps") or batch + 1)
         num_steps, self._step = done - self._step, done
         self._writer.complete_if_written()
-        if self._best is None and self._due.after(num_steps) and not self._is_last_step():
+        is_due = self._best is None and self._due.after(num_steps) and not self._is_last_step()
+        if is_due and not self._is_stopped():  # a stop is followed by the epoch's end, too
             if not self._writer.is_writing:
-                self._save(self._epoch, self._step, None)
+                self._save(self._epoch, self._step, None, stopped=False)
             self._due.restart()
 
     def on_epoch_end(self, epoch, logs=None):
-        is_due = self._every == "epoch" or (self._is_last_step() and self._due.after(0))
+        stopped = self._is_stopped()
+        is_due = self._every == "epoch" or ((stopped or self._is_last_step()) and self._due.after(0))
         if self._best is not None:
             is_due = self._best.is_new(logs)
         if is_due:
             self._writer.finish()
-            self._save(epoch + 1, 0, self._best and [self._best.monitor, self._best.value])
+            self._save(epoch + 1, 0, self._best and [self._best.monitor, self._best.value], stopped)
             self._due.restart()
 
     def on_train_end(self, logs=None):
@@ -143,15 +154,19 @@ class RankCheckpoint(keras.callbacks.Callback):
         if self._best is None:
             epoch, step = (self._epoch + 1, 0) if epoch_is_complete else (self._epoch, self._step)
             if (epoch, step) != self._saved:
-                self._save(epoch, step, None)
+                self._save(epoch, step, None, self._is_stopped())
             self._writer.finish()
+
+    def _is_stopped(self) -> bool:
+        """True if a callback on some rank has ended the training. Costs one all-reduce of a scalar."""
+        return not self._communicator.all_agree(not self.model.stop_training, "kp.checkpoint.stop")
 
     def _is_last_step(self) -> bool:
         """True where an epoch's end follows, after which a checkpoint needs no metrics."""
         num_steps = self.params.get("steps")
         return num_steps is not None and self._step >= num_steps
 
-    def _save(self, epoch: int, step: int, monitored: list | None) -> None:
+    def _save(self, epoch: int, step: int, monitored: list | None, stopped: bool) -> None:
         """Begins to write a checkpoint; `epoch` epochs are complete, and `step` steps of the next one."""
         self._serial += 1
         self._saved = (epoch, step)
@@ -165,12 +180,14 @@ class RankCheckpoint(keras.callbacks.Callback):
             step=step,
             position=position,
             seed=global_seed(),
+            stopped=stopped,
             monitored=monitored,
             variables=snapshot.variables_of(self.model),
             versions={"keras-par": __version__, "keras": keras.__version__, "tensorflow": tf.__version__},
             files=[],
         )
-        self._writer.begin(manifest, snapshot.take(self.model, grid, self._communicator.rank))
+        states, complaint = callback_states.take(self._others)
+        self._writer.begin(manifest, snapshot.take(self.model, grid, self._communicator.rank) | states, complaint)
 
 
 def look_together(folder: Path, prefix: str, communicator: Communicator) -> dict:

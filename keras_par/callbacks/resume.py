@@ -4,7 +4,7 @@ from pathlib import Path
 
 import keras
 
-from keras_par.checkpoint import resume
+from keras_par.checkpoint import callback_states, resume
 from keras_par.checkpoint.reader import Reader
 from keras_par.comm import heartbeat, world
 from keras_par.distribution.runtime import init
@@ -22,9 +22,9 @@ class Resume(keras.callbacks.Callback):
     ranks as before the run ends as if it had not died, bit by bit where its sums are; on another number, another mesh
     or with another layout map, to rounding: the checkpoint's folder is all it needs. The script must build model and
     data as before, with the same seeds and the same global batch, and optimizers other than the model's own must be
-    built before `fit`; `epochs` counts from the very first start, as with Keras's BackupAndRestore. What other
-    callbacks remember, such as EarlyStopping's patience, is not restored. Checkpoints that are damaged are left out
-    with a warning.
+    built before `fit`; `epochs` counts from the very first start, as with Keras's BackupAndRestore. Callbacks get
+    back what they remembered, such as EarlyStopping's patience, once all have begun; see RankCheckpoint. A run that a
+    callback had stopped does no further epoch. Checkpoints that are damaged are left out with a warning.
 
     Args:
         directory: the one that RankCheckpoint was given; all ranks must see the same files.
@@ -34,7 +34,7 @@ class Resume(keras.callbacks.Callback):
         ValueError: on every rank, if there are checkpoints but none can be read, or it does not fit the model or the
             data.
 
-    Costs six all-gathers of a few bytes at the begin of training, and two more if an epoch goes on. Every rank reads
+    Costs eight all-gathers of a few bytes at the begin of training, and two more if an epoch goes on. Every rank reads
     all files for their checksums, then its own part of the variables, one at a time, and reads past the batches that
     were used; see docs/checkpoints.md.
     """
@@ -47,7 +47,12 @@ class Resume(keras.callbacks.Callback):
         self._folder, self._prefix = Path(directory), prefix
         self.acts_on_all_ranks = f"Resume({str(directory)!r}, {prefix!r})"
         self._found: Reader | None = None
+        self._others: list[keras.callbacks.Callback] = []
         self.resumed_from: str | None = None
+
+    def meet(self, callbacks: list[keras.callbacks.Callback]) -> None:
+        """Is told all callbacks of the `fit` that begins."""
+        self._others = callbacks
 
     def on_train_begin(self, logs=None):
         communicator = world.current()
@@ -57,14 +62,19 @@ class Resume(keras.callbacks.Callback):
         resume.restore(self.model, self._found, communicator)
         manifest = self._found.manifest
         self.resumed_from = manifest.name
-        epochs.begin_at(self.model, manifest.epoch)
+        epochs.begin_at(self.model, self.params["epochs"] if manifest.stopped else manifest.epoch)
         if communicator.rank == 0:
             text = (
                 f"resuming from checkpoint {manifest.name}: {manifest.epoch} epoch(s) and {manifest.step} step(s) are "
-                "done"
+                "done" + (", and a callback had stopped the run" if manifest.stopped else "")
             )
             print(f"keras-par: {text}", flush=True)
             heartbeat.current().tell("resume", text=text)
+
+    def on_all_begun(self) -> None:
+        """Gives the callbacks back what they remembered, after each has begun anew."""
+        if self._found is not None:
+            callback_states.restore(self._others, self._found, world.current())
 
     def on_epoch_begin(self, epoch, logs=None):
         if self._found is not None and self._found.manifest.step:

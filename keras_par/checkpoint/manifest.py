@@ -14,7 +14,7 @@ from keras_par.checkpoint.files import whole
 from keras_par.checkpoint.grid import Grid, in_a_row
 
 FORMAT = "keras-par checkpoint"
-VERSION = 2  # 1 had no mesh: all ranks had other rows and held all variables
+VERSION = 3  # 1 had no mesh: all ranks had other rows and held all variables; 2 knew nothing of callbacks
 
 
 class CheckpointError(ValueError):
@@ -65,6 +65,7 @@ class Manifest:
         variables: all of the model, the optimizers and the metrics.
         versions: of the packages that wrote it.
         files: one for each rank, in rank order.
+        stopped: True if a callback had ended the training by then; versions before 3 did not say.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Manifest:
     variables: list[Variable]
     versions: dict[str, str]
     files: list[File]
+    stopped: bool = False
 
     @property
     def world_size(self) -> int:

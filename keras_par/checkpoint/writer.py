@@ -40,15 +40,15 @@ class Writer:
         """True from a checkpoint's begin until it is complete; equal on all ranks."""
         return self._manifest is not None
 
-    def begin(self, manifest: Manifest, arrays: Mapping[str, np.ndarray]) -> None:
+    def begin(self, manifest: Manifest, arrays: Mapping[str, np.ndarray], complaint: str | None) -> None:
         """Begins to write this rank's file; `manifest` lacks the files. Costs two all-gathers of a few bytes.
 
         Raises:
-            ValueError: on every rank, if the ranks are at different steps.
+            ValueError: on every rank, if the ranks are at different steps, or one has a `complaint`.
         """
         is_first = self._communicator.rank == 0
         free = folders.free_name(self._folder, manifest.name) if is_first else None
-        answers = exchange(self._communicator, "kp.checkpoint.begin", [manifest.name, free], None)
+        answers = exchange(self._communicator, "kp.checkpoint.begin", [manifest.name, free], complaint)
         names, (free, *_) = zip(*answers, strict=True)
         if len(set(names)) > 1:
             exchange(

@@ -13,7 +13,7 @@ from keras.src.trainers.trainer import Trainer
 from keras_par.comm import failures, heartbeat, world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.watched import marked
-from keras_par.seam import autotune, metrics, writers
+from keras_par.seam import autotune, memories, metrics, writers
 from keras_par.seam import binding as bindings
 from keras_par.seam import epoch as epochs
 from keras_par.seam import run as runs
@@ -128,12 +128,17 @@ def listed(given) -> list:
 
 
 def with_our_own(model: keras.Model, given, is_distributed: bool):
-    """The callbacks that `fit` was given, and behind them those that stop all ranks and that note epochs."""
-    callbacks = listed(given)
-    ours = [runs.StopTogether()] if is_distributed else []
+    """The callbacks that `fit` was given, and behind them those that stop all ranks and that note epochs.
+
+    Those that save what others remember come after these.
+    """
+    callbacks = memories.introduce(listed(given))
+    ours: list[keras.callbacks.Callback] = [runs.StopTogether()] if is_distributed else []
+    ours += [memories.AllBegun(callbacks)] if any(hasattr(each, "on_all_begun") for each in callbacks) else []
     ours += [Beats(callbacks)] if heartbeat.current().is_watched else []
     if not isinstance(given, keras.callbacks.CallbackList):
-        return [*callbacks, *ours] if ours else given
+        return [*callbacks, *ours]
+    given.callbacks[:] = callbacks
     for callback in ours:
         if not any(isinstance(each, type(callback)) for each in callbacks):
             callback.set_model(model)
