@@ -19,6 +19,7 @@ from keras_par.comm.broadcast import from_bytes, to_bytes
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.layout import shard_of
 from keras_par.seam import binding as bindings
+from keras_par.seam.packages import refuse
 from keras_par.seam.patch import wrap
 from keras_par.seam.sharded_variable import ShardedVariable
 from keras_par.seam.state import is_partial, state_of
@@ -79,6 +80,7 @@ def together(model: keras.Model, what: str, act: Callable[[], Any], sums_accumul
         ValueError: on every rank, if the ranks have other models, or `act` raised one on rank 0.
         RuntimeError: on every rank, if `act` raised something else; here, if a rank has left the job instead.
     """
+    refuse(f"{what} of '{model.name}', whose variables the ranks divide")
     communicator, variables = world.current(), divided(model)
     try:
         # Under this name calls of fit and the like begin, too, so that a rank that is there instead is found out.

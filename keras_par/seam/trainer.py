@@ -13,7 +13,7 @@ from keras.src.trainers.trainer import Trainer
 from keras_par.comm import failures, heartbeat, world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.watched import marked
-from keras_par.seam import autotune, memories, metrics, writers
+from keras_par.seam import autotune, loggers, memories, metrics, packages, writers
 from keras_par.seam import binding as bindings
 from keras_par.seam import epoch as epochs
 from keras_par.seam import run as runs
@@ -96,9 +96,11 @@ def alone(model: keras.Model) -> contextlib.AbstractContextManager:
 
 def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, arguments: dict) -> runs.Run:
     """A run for these arguments of a trainer method, which it adjusts: quiet ranks, and callbacks that agree."""
+    packages.refuse(kind)
     if arguments["verbose"] == "auto" and binding.communicator.rank != 0:
         arguments["verbose"] = 0
     callbacks = listed(arguments["callbacks"])
+    loggers.run_once(callbacks, binding.communicator)
     outer = runs.current()
     if kind == "fit":
         reads = runs.reads_each_step(callbacks, "train") or runs.reads_each_step(callbacks, "test")

@@ -1,4 +1,4 @@
-"""Which rank writes what a callback of Keras's writes: of the ranks that have the same callback, the lowest."""
+"""Which rank writes what a callback that is not the user's own writes: of the ranks that have it, the lowest."""
 
 import warnings
 from typing import Any
@@ -8,6 +8,7 @@ from keras import callbacks
 
 from keras_par.comm.agreement import AgreedValueError
 from keras_par.comm.communicator import Communicator
+from keras_par.seam.packages import is_foreign
 
 # Keras's callbacks that write, print or send something, and what says where to.
 STOCK: dict[type[keras.callbacks.Callback], str | None] = {
@@ -25,7 +26,7 @@ PLACE = "_keras_par_place"
 
 
 def places(given: list[keras.callbacks.Callback]) -> dict[str, str | None]:
-    """Names the stock callbacks among `given`, and notes on each its name; with each name, where it writes to.
+    """Names the callbacks of Keras's and of other packages, and notes on each its name; with it, where it writes to.
 
     The n-th callback of a class has the same name on every rank, so that it counts as the same callback even if its
     path, such as one with the time of day, is another one. A callback with a true attribute `every_rank_writes` is
@@ -34,9 +35,9 @@ def places(given: list[keras.callbacks.Callback]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for callback in given:
         attributes = [attribute for kind, attribute in STOCK.items() if isinstance(callback, kind)]
-        if not attributes:
+        if not attributes and not is_foreign(callback):
             continue
-        kind, path = type(callback).__name__, attributes[0]
+        kind, path = type(callback).__name__, attributes[0] if attributes else None
         name = f"{kind} {sum(other.split()[0] == kind for other in found) + 1}"
         apart = getattr(callback, "every_rank_writes", False)
         setattr(callback, PLACE, None if apart else name)

@@ -1,0 +1,78 @@
+"""Which callbacks come from other packages than Keras and the user's own: loggers, which must write once."""
+
+import contextlib
+import contextvars
+import functools
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras import callbacks
+
+# They stop training or change weights or rates, which all ranks must do alike, whoever wrote the class.
+DECIDING = (
+    callbacks.EarlyStopping,
+    callbacks.ReduceLROnPlateau,
+    callbacks.LearningRateScheduler,
+    callbacks.SwapEMAWeights,
+    callbacks.TerminateOnNaN,
+    callbacks.BackupAndRestore,
+)
+
+_alone: contextvars.ContextVar[callbacks.Callback | None] = contextvars.ContextVar("keras_par_alone", default=None)
+
+
+def is_foreign(callback: callbacks.Callback) -> bool:
+    """True for a callback of an installed package that is to run on one rank, as it does not say or show otherwise."""
+    said = getattr(callback, "every_rank_writes", False) or getattr(callback, "acts_on_all_ranks", None)
+    return not said and not isinstance(callback, DECIDING) and installed_package(type(callback)) is not None
+
+
+def installed_package(kind: type) -> str | None:
+    """The package of a class that was installed; None for Keras's, ours, and those of the program that runs."""
+    name = kind.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    is_installed = file is not None and not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    return name if is_installed and name not in {"keras", "keras_par", "tensorflow", *program()} else None
+
+
+@functools.cache
+def program() -> frozenset[str]:
+    """The package of the program that runs, by `python -m` or by the command that its package has installed."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None:
+        return frozenset([spec.name.partition(".")[0]])
+    commands = importlib.metadata.entry_points(group="console_scripts", name=Path(sys.argv[0]).name)
+    return frozenset(command.module.partition(".")[0] for command in commands)
+
+
+@contextlib.contextmanager
+def alone(callback: callbacks.Callback) -> Iterator[None]:
+    """Within it this rank runs a callback that others do not."""
+    token = _alone.set(callback)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
+def refuse(what: str) -> None:
+    """Refuses what needs all ranks within a callback that runs on one; in a job of several ranks.
+
+    Args:
+        what: the call.
+
+    Raises:
+        ValueError: on this rank.
+    """
+    callback = _alone.get()
+    if callback is not None:
+        raise ValueError(
+            f"keras-par: {full_name(type(callback))} runs on one rank only, as callbacks of other packages do, but "
+            f"calls {what}, which needs all ranks: set callback.every_rank_writes = True on every rank."
+        )
+
+
+def full_name(kind: type) -> str:
+    return f"{kind.__name__} of package '{installed_package(kind)}'"
