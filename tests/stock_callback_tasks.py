@@ -118,6 +118,15 @@ def state(model: keras.Model) -> list:
     return [*model.get_weights(), *(np.asarray(variable.value) for variable in variables)]
 
 
+def on_its_own(is_alone: bool):
+    """Lets a rank train by itself."""
+    if not is_alone:
+        return contextlib.nullcontext()
+    import keras_par as kp
+
+    return kp.independent()
+
+
 DECISIONS = ("best", "wait", "stopped_epoch", "best_epoch", "cooldown_counter")
 
 
@@ -137,7 +146,7 @@ def fit(
         folder: holds a folder for each rank, in which it trains.
         callbacks: (class name, arguments, whether it is on each rank).
         distributed: False in the plain process.
-        bound: False for a model without a strategy.
+        bound: False for a model without a strategy, which each rank has for itself.
         optimizer: which of `new_model`.
         only_rank: the rank that alone has the callbacks.
         times: how often `fit` is called with the same callbacks.
@@ -152,7 +161,7 @@ def fit(
     rates = []
     out = io.StringIO()
     data = {**arrays(), "epochs": 4, "verbose": 0, "validation_data": rows(33, 5), **options}
-    with own_folder(folder, rank), contextlib.redirect_stdout(out):
+    with own_folder(folder, rank), contextlib.redirect_stdout(out), on_its_own(bound is False):
         made = [make(name, arguments) for name, arguments in callbacks]
         record = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: rates.append(float(model.optimizer.learning_rate))
