@@ -113,6 +113,13 @@ FIRST = {
     "nobody who succeeded": ([end(0, status=0, time=1.0), end(1, time=4.0)], 1),
     "one alone before all alike": ([end(0, time=1.0, on_all_ranks=True), end(1, time=4.0)], 1),
     "the lowest of equals": ([end(1, time=4.0, on_all_ranks=True), end(0, time=4.0, on_all_ranks=True)], 0),
+    "of all alike, one that ended by itself": (
+        [
+            end(0, -15, 9.0, failed=2.0, was_told=True, error="ValueError: x"),
+            end(1, time=4.0, failed=3.0, error="ValueError: x"),
+        ],
+        1,
+    ),
     "a consequence if there is nothing else": ([end(0, time=1.0, is_consequence=True), end(1, status=0)], 0),
 }
 
@@ -131,10 +138,28 @@ def test_errors_on_all_ranks_are_no_ones_fault():
     assert verdict.title(end(0, on_all_ranks=True), {}) == "all ranks failed alike"
 
 
+def test_the_same_error_on_all_ranks_is_one_verdict():
+    """Also where the launcher had to end a rank, which it says instead of its own signal."""
+    ended = {
+        0: end(0, -15, 12.0, failed=2.0, was_told=True, error="TroubleError: x"),
+        1: end(1, time=4.0, failed=3.0, error="my.module.TroubleError: x"),
+    }
+    assert verdict.title(ended[1], ended) == "all ranks failed alike"
+    text = verdict.lines(ended[1], ended)
+    assert text == ["Rank 1 on host node exited with status 1.", "Error: my.module.TroubleError: x"]
+    alone = {0: ended[0], 1: end(1, time=4.0, is_consequence=True, error="RuntimeError: rank 0 failed")}
+    first = first_failure(list(alone.values()))
+    assert first is ended[0] and first.shell_status == 1
+    assert verdict.title(first, alone) == "rank 0 failed first"
+    assert "failed, and was ended by the launcher because it did not end by itself" in verdict.lines(first, alone)[0]
+    assert not any("SIGTERM" in line for line in verdict.lines(first, alone))
+
+
 def test_a_rank_that_left_early_is_the_reason_of_the_others_failure():
     ended = {0: end(0, time=5.0, is_consequence=True), 1: end(1, status=0, time=4.0)}
     assert verdict.title(ended[0], ended) == "rank 1 ended before the others"
     assert verdict.lines(ended[0], ended)[0].startswith("Rank 1 ended with status 0 while others went on")
+    assert verdict.title(ended[0], ended | {1: end(1, status=0, time=5.5)}) == "rank 1 ended before the others"
 
 
 def test_the_verdict_says_what_became_of_the_others():

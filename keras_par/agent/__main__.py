@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from keras_par.agent import wire
+from keras_par.agent import leftovers, wire
 from keras_par.agent.lines import Lines
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if channel is None:
         os.execvp(arguments.command[0], arguments.command)
     rank = number(RANK)
-    channel.send({"hello": rank, "host": socket.gethostname(), "pid": os.getpid()})
+    session = os.environ.get(leftovers.SESSION)
+    channel.send({"hello": rank, "host": socket.gethostname(), "pid": os.getpid(), "session": session})
     job = channel.receive()
     if job is not None:
         Agent(rank, arguments.command, job, channel).run()
@@ -79,7 +80,7 @@ class Agent:
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._tails: dict[str, deque[str]] = {name: deque(maxlen=TAIL_LINES) for name in ("stdout", "stderr")}
         self._failure: wire.Message = {}
-        self._was_told = False
+        self._was_told = self._is_alone = False  # the launcher has ended the program; is gone
         self._state = State(rank)
         self._kills_before = num_kills_for_memory()
 
@@ -106,6 +107,9 @@ class Agent:
         self._ended = time.time()
         self._drain()
         self._process.kill()
+        leftovers.remove_segment(os.environ)
+        if self._is_alone:
+            leftovers.end_engine(os.environ)
         self._report_end()
 
     def _watch(self, file, name: str, react: Callable[[str, str, bytes], None]) -> None:
@@ -183,6 +187,7 @@ class Agent:
         order = self._channel.receive()
         if order is None:  # the launcher is gone
             self._selector.unregister(self._channel)
+            self._is_alone = True
             self._terminate()
         elif "stacks" in order:
             self._send_stacks()
@@ -239,7 +244,7 @@ class Agent:
             failed=self._failure.get("time"),
             is_consequence=self._failure.get("is_consequence", False),
             on_all_ranks=self._failure.get("on_all_ranks", False),
-            error=None if status < 0 else error or self._failure.get("message"),
+            error=self._failure.get("message") if status < 0 else error or self._failure.get("message"),
             user_line=None if status < 0 else user_line,
             last_words=next((line.strip() for line in reversed(words) if line.strip()), None),
             stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS else None,

@@ -10,10 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from keras_par.agent.leftovers import is_tracker
 from keras_par.agent.states import State
 from keras_par.plan.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+TRACKER_SECONDS = 2.0  # for Python's trackers to unlink what is left
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -85,15 +87,21 @@ class RankProcess:
         return os.pread(self._stacks, self._stacks_read - begin, begin).decode(errors="replace")
 
     def kill(self) -> None:
-        """Kills the program and whatever it has started, wherever that has gone, and what these start meanwhile."""
+        """Kills the program and whatever it has started, wherever that has gone, and what these start meanwhile.
+
+        Python's trackers of semaphores and shared memory come last: they clean up and end when all others are gone.
+        """
         import psutil
 
         while children := psutil.Process().children(recursive=True):
-            for child in children:
+            victims = [child for child in children if not is_tracker(child)]
+            if not victims:
+                _, victims = psutil.wait_procs(children, timeout=TRACKER_SECONDS)
+            for child in victims:
                 with contextlib.suppress(psutil.Error):
                     child.kill()
             self._process.wait()
-            others = [child for child in children if child.pid != self.pid]
+            others = [child for child in victims if child.pid != self.pid]
             _, alive = psutil.wait_procs(others, timeout=1)
             if len(alive) == len(others) > 0:
                 return  # they cannot be killed: other users' processes, or in the kernel

@@ -64,8 +64,15 @@ class Exit:
         return self.status != 0
 
     @property
+    def was_late(self) -> bool:
+        """True if it had failed by itself, and was ended because it did not end by itself."""
+        return self.was_told and self.failed is not None and not self.is_consequence
+
+    @property
     def shell_status(self) -> int:
-        """The exit status a shell would show."""
+        """The exit status a shell would show; 1, as an error has it, if the launcher's signal came between."""
+        if self.was_late:
+            return 1
         return self.status if self.status >= 0 else 128 - self.status
 
     @property
@@ -82,6 +89,8 @@ class Exit:
         """How it ended, in words."""
         if self.has_vanished:
             return "vanished together with the agent that watched it, as when a host dies"
+        if self.was_late:
+            return "failed, and was ended by the launcher because it did not end by itself"
         if self.status >= 0:
             return f"exited with status {self.status}"
         if self.out_of_memory:

@@ -39,6 +39,7 @@ class FailureBoard:
         self._round = 0  # grows when all ranks have failed alike and may go on
         self._entries: list[tuple[int, int, str]] = []  # rank 0's: (round, rank, failure) in the order of arrival
         self._heard: set[int] = set()  # rank 0's: who has read a failure
+        self._left: list[int] = []  # rank 0's: who has left without a failure, in the order of leaving
         self._done: set[int] = set()  # rank 0's: who is about to leave
         self._lock = threading.Lock()
         self._server: socketserver.ThreadingTCPServer | None = None
@@ -53,6 +54,24 @@ class FailureBoard:
     def failures(self) -> list[tuple[int, str]]:
         """All failures reported so far, as (rank, message), in the order of arrival."""
         return self._ask(None)
+
+    def leave(self) -> None:
+        """Notes that this rank ends without a failure.
+
+        Rank 0 then stays until all others have left, too, or have read it, at most HEARD_SECONDS.
+        """
+        if not self._server:
+            self._send(left=self._rank)
+            return
+        self._note_left(self._rank)
+        world.stop()  # so that the others, which may wait for this rank in a collective, come and ask
+        deadline = time.monotonic() + HEARD_SECONDS
+        while len(self._heard.union(self._left)) < self._size and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def departures(self) -> list[int]:
+        """The ranks that have ended without a failure, in the order of their ends."""
+        return self._tell_departures(self._rank) if self._server else self._send(departures=self._rank) or []
 
     def next_round(self) -> None:
         """Forgets the failures so far, once all ranks have failed alike and called this."""
@@ -79,6 +98,25 @@ class FailureBoard:
             self._done.add(rank)
             return self._size - len(self._done)
 
+    def _note_left(self, rank: int) -> None:
+        with self._lock:
+            self._left.append(rank)
+
+    def _tell_departures(self, rank: int) -> list[int]:
+        with self._lock:
+            if self._left:
+                self._heard.add(rank)
+            return list(self._left)
+
+    def _answer(self, request: dict[str, Any]) -> Any:
+        if "done" in request:
+            return self._note_done(request["done"])
+        if "left" in request:
+            return self._note_left(request["left"])
+        if "departures" in request:
+            return self._tell_departures(request["departures"])
+        return self._enter(**request)
+
     def _serve(self, communicator: Communicator) -> tuple[str, int, str]:
         one_host = communicator.local_size == communicator.size
         host = "127.0.0.1" if one_host else socket.gethostbyname(socket.gethostname())
@@ -88,8 +126,7 @@ class FailureBoard:
             def handle(self):
                 request = json.loads(self.rfile.readline())
                 if request.pop("token") == token:
-                    answer = board._note_done(request["done"]) if "done" in request else board._enter(**request)
-                    self.wfile.write(json.dumps(answer).encode())
+                    self.wfile.write(json.dumps(board._answer(request)).encode())
 
         token = uuid.uuid4().hex
         self._server = socketserver.ThreadingTCPServer((host, 0), Handler)
@@ -135,12 +172,17 @@ def start(communicator: Communicator) -> None:
 
 
 def leave_together() -> None:
-    """Where ranks may be in collectives of a group, waits for the others: the first that leaves ends all collectives.
+    """Tells the others that this rank ends. Costs no collective.
 
-    Waits LEAVE_SECONDS at most, so that a rank that ends while others train ends them, too. Costs no collective.
+    Where ranks may be in collectives of a group, it waits for the others first, LEAVE_SECONDS at most: the first that
+    leaves ends all collectives.
     """
-    if _board is not None and world.is_started() and world.current().has_groups:
+    if _board is None or not world.is_started():
+        return
+    if world.current().has_groups:
         _board.wait_until_done()
+    if not _board.failures():
+        _board.leave()
 
 
 def explain(error: Exception) -> Exception:
@@ -160,9 +202,9 @@ def explain(error: Exception) -> Exception:
         on_all_ranks=isinstance(error, AgreedError),
     )
     if isinstance(error, AgreedError):
-        return error
-    if is_consequence(error):
-        told: Exception = RuntimeError(name_culprit(_board.failures(), _board._rank))
+        told: Exception = error
+    elif is_consequence(error):
+        told = RuntimeError(name_culprit(_board.failures(), _board.departures(), _board._rank))
     else:
         told = error
         known = _board.report(f"{type(error).__name__}: {first_line(error)}")
@@ -192,8 +234,14 @@ def is_consequence(error: Exception) -> bool:
     return is_from_engine and any(sign in text for sign in SIGNS_OF_LEAVING)
 
 
-def name_culprit(failures: list[tuple[int, str]], own_rank: int) -> str:
+def name_culprit(failures: list[tuple[int, str]], departures: list[int], own_rank: int) -> str:
     others = [failure for failure in failures if failure[0] != own_rank]
+    left = [rank for rank in departures if rank != own_rank]
+    if not others and left:
+        return (
+            f"keras-par: rank {left[0]} left the job without an error while this rank went on, so this rank stops: "
+            "look for a sys.exit, or an end of the script, that only some ranks reach."
+        )
     if not others:
         return (
             "keras-par: another rank ended without saying why, so this rank stops: look for its last output, "

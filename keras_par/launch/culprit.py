@@ -1,5 +1,6 @@
 """Finds which rank holds up or brought down a job, from what all ranks were last seen doing."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -116,10 +117,19 @@ def first_failure(exits: Sequence[Exit]) -> Exit | None:
     Failures that only follow from another's, and ranks that the launcher ended, count where there is nothing else.
     """
     failures = [end for end in exits if end.is_failure]
+    if failed_alike(exits):  # the launcher may have ended some, which their errors had come before
+        failures = [end for end in failures if not end.was_told] or failures
     own = [end for end in failures if not end.is_consequence and (end.failed or not end.was_told)]
     alone = [end for end in own if not end.on_all_ranks]
     candidates = alone or own or [end for end in failures if not end.was_told] or failures
     return min(candidates, key=lambda end: (end.failed or end.time, end.rank), default=None)
+
+
+def failed_alike(exits: Sequence[Exit]) -> bool:
+    """True if every rank ended with the same error, so that none is to blame."""
+    errors = {re.sub(r"^(\w+\.)+(?=\w+(:|$))", "", end.error or "") for end in exits}  # without the names of modules
+    are_own = all(end.is_failure and not end.is_consequence and end.error for end in exits)
+    return len(exits) > 1 and are_own and len(errors) == 1
 
 
 def ranks(states: Sequence[State]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_par.agent import wire
+from keras_par.agent.leftovers import remove_session
 from keras_par.agent.states import Exit, State, state_of
 from keras_par.launch import verdict
 from keras_par.launch.console import Console
@@ -73,6 +74,7 @@ class Supervisor:
         self._ending: Ending | None = None
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
         self._is_terminating = self._has_hung = self._has_lost_engine = False
+        self._session: str | None = None  # the engine's folder, which one that is killed leaves
         self._looked = time.monotonic()
 
     def run(self) -> int:
@@ -137,6 +139,7 @@ class Supervisor:
 
     def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
         rank = hello["hello"]
+        self._session = hello["session"] if self._plan.is_one_host else None
         self._members.of_rank[rank] = Member(channel, hello["host"], State(rank))
         place = self._plan.places[rank]
         environment = {} if self._plan.is_one_host else exported(os.environ)
@@ -250,6 +253,7 @@ class Supervisor:
         if self._engine.poll() is None:
             os.killpg(self._engine.pid, signal.SIGKILL)
             self._engine.wait()
+            remove_session(self._session)
 
     def _describe(self) -> None:
         hosts = {str(rank): member.host for rank, member in sorted(self._members.of_rank.items())}

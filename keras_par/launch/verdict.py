@@ -4,13 +4,15 @@ import signal
 from collections.abc import Mapping
 
 from keras_par.agent.states import Exit
+from keras_par.launch.culprit import failed_alike
 
 
 def title(first: Exit, ended: Mapping[int, Exit]) -> str:
     """Who failed."""
     if early := left_early(first, ended):
         return f"rank {early[0]} ended before the others"
-    return "all ranks failed alike" if first.on_all_ranks else f"rank {first.rank} failed first"
+    is_common = first.on_all_ranks or failed_alike(list(ended.values()))
+    return "all ranks failed alike" if is_common else f"rank {first.rank} failed first"
 
 
 def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
@@ -26,7 +28,8 @@ def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
         found.append(f"Last line of your code: {first.user_line}")
     if (advice := what_to_do(first)) is not None:
         found.append(advice)
-    others = [f"rank {rank} {other(end)}" for rank, end in ended.items() if rank != first.rank]
+    is_common = failed_alike(list(ended.values()))
+    others = [] if is_common else [f"rank {rank} {other(end)}" for rank, end in ended.items() if rank != first.rank]
     if others:
         found.append(f"Then {', '.join(others)}.")
     if first.log:
@@ -35,8 +38,11 @@ def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
 
 
 def left_early(first: Exit, ended: Mapping[int, Exit]) -> list[int]:
-    """The ranks that had ended well when another's collective failed because somebody was gone."""
-    return [rank for rank, end in ended.items() if first.is_consequence and end.status == 0 and end.time <= first.time]
+    """The ranks that ended well where another's collective failed because somebody was gone, and nothing else failed.
+
+    Such a rank may stay for a moment to tell the others, so the times of their ends say nothing.
+    """
+    return [rank for rank, end in ended.items() if first.is_consequence and end.status == 0]
 
 
 def where(end: Exit) -> str:

@@ -3,9 +3,12 @@
 train.py CHECKPOINTS NUM_EPOCHS [TROUBLE@STEP ...]
 """
 
+import atexit
 import ctypes
 import hashlib
+import multiprocessing
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -51,9 +54,10 @@ class Trouble(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         time.sleep(PAUSE)
-        trouble = getattr(self, at.get(batch + 1, "input"), None)
+        name, _, argument = at.get(batch + 1, "input").partition(".")
+        trouble = getattr(self, name, None)
         if trouble is not None and is_first:
-            trouble()
+            trouble(*[int(argument)] if argument else [])
 
     def loop(self):
         if is_culprit:
@@ -86,6 +90,23 @@ class Trouble(keras.callbacks.Callback):
             say("error")
             raise ValueError("this is the trouble")
 
+    def common(self):
+        if not is_culprit:  # which is rank 0, the first to come to mind
+            atexit.register(time.sleep, 9)
+        raise ValueError("this is the trouble of all")
+
+    def leave(self, rank):
+        if kp.rank() == rank:
+            sys.exit(0)
+
+    def nan(self):
+        self.model.weights[0].assign(self.model.weights[0] * np.nan)
+
+    def semaphore(self):
+        if is_culprit:
+            self.kept = multiprocessing.get_context("spawn").Semaphore(1)
+            pathlib.Path(directory, "semaphores").write_text(self.kept._semlock.name.lstrip("/"))
+
     def kill(self):
         if is_culprit:
             say("kill")
@@ -111,7 +132,7 @@ options = tf.data.Options()
 options.autotune.enabled = False
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
 model.compile("adam", "mse", metrics=[Pair()])
-callbacks = [Trouble()]
+callbacks = [Trouble(), *([kp.callbacks.LossMonitor()] if "nan" in at.values() else [])]
 if directory != "none":
     callbacks += [kp.callbacks.Resume(directory), kp.callbacks.RankCheckpoint(directory, every=7)]
 model.fit(data.with_options(options).prefetch(1), epochs=int(num_epochs), callbacks=callbacks, verbose=0)

@@ -1,0 +1,45 @@
+"""Removes what outlives processes that were killed: mpirun that waits for them, its files, segments and semaphores."""
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+SHARED = Path("/dev/shm")
+SESSION = "OMPI_MCA_orte_jobfam_session_dir"  # Open MPI's folder of a job on this host
+ENGINES = ("mpirun", "orterun", "orted")  # what starts agents and, once ranks are killed, sleeps before it ends
+TRACKER = "resource_tracker import main"  # joblib has one of its own
+
+
+def is_tracker(process: psutil.Process) -> bool:
+    """True for Python's process that unlinks the semaphores and shared memory of others once these are gone."""
+    with contextlib.suppress(psutil.Error):
+        return any(TRACKER in word for word in process.cmdline())
+    return False
+
+
+def remove_segment(environ: Mapping[str, str]) -> None:
+    """Unlinks the shared memory by which Open MPI carried a rank's messages, which the rank did not unlink itself."""
+    job, rank = environ.get("PMIX_NAMESPACE", ""), environ.get("OMPI_COMM_WORLD_LOCAL_RANK")
+    if job.isdecimal() and rank is not None:
+        for segment in SHARED.glob(f"vader_segment.*.{os.geteuid()}.{int(job):x}.{rank}"):
+            segment.unlink(missing_ok=True)
+
+
+def remove_session(folder: str | None) -> None:
+    """Removes the folder in which an mpirun that was killed kept its job's files."""
+    if folder is not None and Path(folder).name.startswith("pid."):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_engine(environ: Mapping[str, str]) -> None:
+    """Kills the mpirun that started this agent, or its daemon: nobody else does once the launcher is gone."""
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process().parent()
+        if parent is not None and Path(parent.cmdline()[0]).name in ENGINES:
+            parent.send_signal(signal.SIGKILL)
+            remove_session(environ.get(SESSION))

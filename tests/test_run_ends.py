@@ -1,0 +1,64 @@
+"""How trainings end that something or somebody ends: what ranks and the launcher say, and what is left of them."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import jobs
+from tests.launcher import Job, program, run
+
+GONE_SECONDS = 4.0
+SHARED = Path("/dev/shm")
+
+
+def test_a_killed_launcher_leaves_no_mpirun_and_no_shared_memory(tmp_path):
+    job = Job("-np", 2, program("train"), tmp_path / "checkpoints", 100, "semaphore@2")
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
+    assert any("/mpirun" in process.cmdline()[0] for process in job.processes())
+    ranks = [process for process in job.processes() if "KERAS_PAR_WATCH" in process.environ()]
+    own = [rank.environ()["PMIX_NAMESPACE"] for rank in ranks]
+    session = Path(ranks[0].environ()["OMPI_MCA_orte_jobfam_session_dir"])
+    segments = f"vader_segment.*.{int(own[0]):x}.*"
+    semaphores = (tmp_path / "checkpoints/semaphores").read_text().split()
+    assert len(list(SHARED.glob(segments))) == 2 and session.is_dir()
+    assert semaphores and all((SHARED / f"sem.{name}").exists() for name in semaphores)
+    job.signal(signal.SIGKILL)
+    job.process.communicate()
+    job.require_gone(GONE_SECONDS)
+    assert not list(SHARED.glob(segments)) and not session.exists()
+    assert not [name for name in semaphores if (SHARED / f"sem.{name}").exists()]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_leaves_tells_the_others(rank):
+    """Under plain mpirun; rank 0, which keeps the board of failures, leaves as well as another."""
+    job = jobs.start("mpirun", 2, program("train"), "none", "1", f"leave.{rank}@9", KERAS_PAR_RESTART_COUNT="0")
+    assert job.status != 0
+    assert f"keras-par: rank {rank} left the job without an error while this rank went on" in job.output
+    assert "without saying why" not in job.output
+
+
+def test_the_verdict_names_a_rank_that_left():
+    job = run("-np", 2, program("train"), "none", 1, "leave.0@9")
+    assert job.status == 1
+    assert "rank 0 ended before the others" in job.last_panel
+    assert "keras-par: rank 0 left the job without an error" in job.last_panel
+
+
+def test_an_error_on_all_ranks_is_one_verdict_though_one_is_slow_to_end():
+    began = time.monotonic()
+    job = run("-np", 2, program("train"), "none", 1, "common@9")
+    assert job.status == 1 and time.monotonic() - began < 60
+    assert "all ranks failed alike" in job.last_panel
+    assert "Error: ValueError: this is the trouble of all" in job.last_panel
+    assert "at step 9 of epoch 1" in job.last_panel and "SIGTERM" not in job.last_panel
+
+
+def test_a_loss_that_is_no_number_is_told_with_its_place():
+    job = run("-np", 2, program("train"), "none", 1, "nan@9")
+    assert job.status == 1
+    assert "all ranks failed alike" in job.last_panel
+    assert "the loss is not a finite number (epoch: 1 step: 10" in job.last_panel
+    assert "at step 10 of epoch 1" in job.last_panel and "outside of fit" not in job.last_panel
