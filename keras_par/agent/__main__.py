@@ -2,7 +2,9 @@
 
 import argparse
 import dataclasses
+import itertools
 import os
+import select
 import selectors
 import signal
 import socket
@@ -16,6 +18,7 @@ from keras_par.agent import leftovers, wire
 from keras_par.agent.lines import Lines
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
+from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
 from keras_par.agent.states import FAULTS, Exit, State, as_message
 from keras_par.agent.traceback_text import readable_stacks, summarize
 from keras_par.cluster.binding import bind
@@ -27,6 +30,7 @@ TERMINATE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 DRAIN_SECONDS = 1.0  # children of a program that has ended may hold its output open
 SETTLE_SECONDS = 0.02  # until a step that was beginning sees that it shall pause
 TAIL_LINES = 400
+BAR_SECONDS = 0.2  # from one picture of a progress bar to the next
 
 # How horovodrun over Gloo and mpirun (Open MPI, then MPICH and Intel MPI) tell a process its rank. Horovod's come
 # first: a shell that SLURM has started has a PMI_RANK, too.
@@ -67,7 +71,7 @@ class Agent:
         rank: of the program.
         command: the program and its arguments.
         job: what the launcher says about the job: "environment", "folder" of the logs or None, "forward", whether
-            output goes to the launcher, "merge_stderr", "attempt".
+            output goes to the launcher, "merge_stderr", "verbose", whether that is all of it, "attempt".
         channel: to the launcher.
     """
 
@@ -80,6 +84,7 @@ class Agent:
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._tails: dict[str, deque[str]] = {name: deque(maxlen=TAIL_LINES) for name in ("stdout", "stderr")}
         self._failure: wire.Message = {}
+        self._held = ""  # what stderr got after an error that another rank shows, too
         self._was_told = self._is_alone = False  # the launcher has ended the program; is gone
         self._state = State(rank)
         self._kills_before = num_kills_for_memory()
@@ -98,7 +103,7 @@ class Agent:
         self._watch(self._process.stdout, "stdout", self._output)
         if self._process.stderr:
             self._watch(self._process.stderr, "stderr", self._output)
-        self._watch(self._process.notes, "notes", self._note)
+        self._read_notes = self._watch(self._process.notes, "notes", self._note)
         self._selector.register(self._channel, selectors.EVENT_READ, self._obey)
         self._selector.register(wake_up, selectors.EVENT_READ, lambda: wake_up.recv(4096))
         self._beat()
@@ -112,26 +117,35 @@ class Agent:
             leftovers.end_engine(os.environ)
         self._report_end()
 
-    def _watch(self, file, name: str, react: Callable[[str, str, bytes], None]) -> None:
-        """Passes whole lines of a pipe to `react`, and parts of lines that nothing follows for a while."""
+    def _watch(self, file, name: str, react: Callable[[str, str, bytes], None]) -> Callable[[], bool]:
+        """Passes whole lines of a pipe to `react`, and parts of lines that nothing follows for a while.
+
+        Returns:
+            What reads the pipe, once it has something; False at its end.
+        """
         descriptor = file if isinstance(file, int) else file.fileno()
         lines = Lines()
 
-        def read() -> None:
+        def read() -> bool:
             data = os.read(descriptor, 65536)
-            if not data:
+            if not data and descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
             lines.add(data)
             react(name, lines.whole() if data else lines.rest(), data)
             if lines.has_rest and not lines.is_awaited:
                 lines.is_awaited = True
-                self._after(PATIENCE_SECONDS, give_up)
+                self._after(BAR_SECONDS if is_bar(lines.begun) else PATIENCE_SECONDS, give_up)
+            return bool(data)
 
         def give_up() -> None:
             lines.is_awaited = False
-            react(name, lines.rest(), b"")
+            if is_bar(begun := lines.begun):
+                self._draw(name, begun)
+            else:
+                react(name, lines.rest(), b"")
 
         self._selector.register(descriptor, selectors.EVENT_READ, read)
+        return read
 
     def _wait(self, seconds: float | None) -> bool:
         """Reacts to what happens next, in at most `seconds`; False if nothing did."""
@@ -167,8 +181,33 @@ class Agent:
     def _output(self, stream: str, text: str, data: bytes) -> None:
         is_kept = self._log is None or self._log.write(stream, data)
         self._tails[stream].extend(text.splitlines())
-        if text and (self._forward or not is_kept):
-            self._channel.send({"output": stream, "text": text})
+        if self._job["verbose"] or not is_kept:
+            return self._send_output(stream, text, is_wanted=self._forward or not is_kept)
+        if text and stream == "stderr" and self._is_told_elsewhere():
+            self._held += text
+            return None
+        return self._send_output(stream, without_chatter(text), is_wanted=self._forward)
+
+    def _send_output(self, stream: str, text: str, is_wanted: bool) -> None:
+        """Sends lines to the launcher, those that were overwritten as they are in the end."""
+        for is_overwritten, lines in itertools.groupby(whole_lines(text) if is_wanted else [], is_bar):
+            if not is_overwritten:
+                self._channel.send({"output": stream, "text": "\n".join([*lines, ""])})
+                continue
+            for shown in filter(None, map(settled, lines)):
+                self._channel.send({"output": stream, "text": shown + "\n", "bar": "done"})
+
+    def _draw(self, stream: str, begun: str) -> None:
+        if self._forward and (shown := settled(begun)):
+            self._channel.send({"output": stream, "text": shown, "bar": "begun"})
+
+    def _is_told_elsewhere(self) -> bool:
+        """True after an error that only follows from another rank's, or that rank 0 shows as well."""
+        while select.select([self._process.notes], [], [], 0)[0] and self._read_notes():
+            pass  # the note of an error is written before its stack
+        is_common = self._failure.get("on_all_ranks", False) and self._rank > 0
+        is_newest = self._failure.get("marks") == self._process.page.executions
+        return is_newest and (is_common or self._failure.get("is_consequence", False))
 
     def _note(self, _: str, text: str, data: bytes) -> None:
         for note in map(wire.parsed, text.splitlines()):
@@ -177,8 +216,8 @@ class Agent:
                 self._log.note("epochs.jsonl", note)
             elif kind == "failure":
                 self._failure = note
-            elif kind == "resume":
-                self._channel.send({"resume": note["text"]})
+            elif kind in ("resume", "stopped", "checkpoint"):
+                self._channel.send({kind: note["text"]})
 
     def _warn(self, text: str) -> None:
         self._channel.send({"warning": text})
@@ -229,6 +268,8 @@ class Agent:
         words = [*self._tails["stdout"], *self._tails["stderr"]]
         error, user_line = summarize(words)
         status = self._process.poll() or 0
+        if status == 0:  # it has come over the error
+            self._send_output("stderr", self._held, self._forward)
         self._state = self._process.state(self._rank)
         if self._failure.get("marks") != self._process.page.executions:
             self._failure = {}  # it went on after that

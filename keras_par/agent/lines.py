@@ -1,5 +1,7 @@
 """Cuts a stream of bytes into lines."""
 
+from keras_par.agent.shown import is_bar, settled
+
 
 class Lines:
     """What has been read from a stream and not been given out yet."""
@@ -23,6 +25,14 @@ class Lines:
         end = len(self._rest) if len(self._rest) > self.LONGEST else self._rest.rfind(b"\n") + 1
         lines, self._rest = self._rest[:end], self._rest[end:]
         return lines.decode(errors="replace")
+
+    @property
+    def begun(self) -> str:
+        """The begin of a line, which stays where it is; of one that was overwritten, what was written last."""
+        text = self._rest.decode(errors="replace")
+        if is_bar(text) and (shown := settled(text)):
+            self._rest = b"\r" + shown.encode(errors="replace")
+        return text
 
     def rest(self) -> str:
         """The begin of a line, as a line of its own; nothing if there is none."""

@@ -11,6 +11,7 @@ from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import write_arrays
 from keras_par.checkpoint.manifest import File, Manifest
+from keras_par.comm import heartbeat
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 
@@ -103,6 +104,7 @@ class Writer:
 
     def _complete(self, manifest: Manifest, files: list[File]) -> None:
         manifests.write(self._folder, dataclasses.replace(manifest, files=files))
+        heartbeat.current().tell("checkpoint", text=f"{manifest.name} in {self._folder}")
         if self._keep is not None:
             for old in folders.complete(self._folder, self._prefix)[: -self._keep]:
                 folders.remove(self._folder, old)

@@ -2,12 +2,14 @@
 
 import argparse
 import contextlib
+import os
 import platform
 import signal
 import time
 from collections.abc import Iterator
 
 from keras_par import __version__
+from keras_par.launch import verdict
 from keras_par.launch.console import Console
 from keras_par.launch.engines import Plan
 from keras_par.launch.run_folder import RunFolder
@@ -18,7 +20,7 @@ ECHO_SECONDS = 1.0  # a terminal that closes sends several signals at once, whic
 
 def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], folder: RunFolder) -> int:
     """Runs the job, and again after a failure as often as the user allows."""
-    console = Console(len(plan.places))
+    console, began = Console(len(plan.places)), time.monotonic()
     folder.describe(
         command=command,
         engine=plan.engine,
@@ -35,6 +37,7 @@ def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], fol
     settings = Settings(
         merge_stderr=arguments.merge_stderr,
         forward=arguments.log_dir is None or arguments.tee,
+        verbose=arguments.verbose or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0",
         hang_after=arguments.hang_after,
         on_hang=arguments.on_hang,
     )
@@ -48,6 +51,9 @@ def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], fol
             console.say(text)
             folder.event("restart", text)
     folder.event("end", f"the job ended with status {status}", status=status)
+    if status == 0:
+        logs = None if folder.path is None else str(folder.path)
+        console.say(verdict.finished(len(plan.places), time.monotonic() - began, logs))
     if folder.complaint:
         console.say(folder.complaint)
     console.close()

@@ -2,12 +2,14 @@
 
 import contextlib
 import io
-import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TextIO
+
+from keras_par.launch.bars import Bars
+from keras_par.launch.stream import write
 
 LIMIT = 2000  # pieces of output that wait to be shown, before those who have more must wait
 CLOSE_SECONDS = 5.0  # for a terminal to take what is left
@@ -26,6 +28,7 @@ class Console:
         self._waiting: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
+        self._bars = Bars()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -34,18 +37,27 @@ class Console:
 
     def output(self, rank: int, stream: str, text: str) -> None:
         """Prints lines of a rank, each behind its number; waits while too much is waiting."""
-        prefix = f"[{rank:>{self._width}}] " if self._has_prefix else ""
+        prefix = self._prefix(rank)
         lines = "".join(f"{prefix}{line}\n" for line in text.splitlines())
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < LIMIT or self._is_closed)
-        self._enter(lambda: write(sys.stdout if stream == "stdout" else sys.stderr, lines))
+        self._enter(lambda: self._bars.beside(lambda: write(named(stream), lines)))
+
+    def bar(self, rank: int, stream: str, text: str, is_done: bool) -> None:
+        """Shows a line that a rank goes on to overwrite, or has overwritten for the last time.
+
+        On a terminal there is one, the lowest rank's, which stays below all other output. Elsewhere it is printed once
+        it is done, and twice a minute before.
+        """
+        self._enter(lambda: self._bars.show(rank, named(stream), f"{self._prefix(rank)}{text}", is_done))
 
     def say(self, text: str) -> None:
         """Prints a sentence of the launcher's own to standard error."""
-        self._enter(lambda: write(sys.stderr, f"keras-par: {text}\n"))
+        self._enter(lambda: self._bars.beside(lambda: write(sys.stderr, f"keras-par: {text}\n")))
 
     def panel(self, title: str, lines: Sequence[str], stacks: dict[int, str] | None = None) -> None:
         """Prints sentences and ranks' stacks to standard error, between two rules, so that paths can be copied."""
+        self._enter(self._bars.leave)
         self._enter(lambda: show_panel(title, lines, stacks or {}))
 
     def close(self) -> None:
@@ -54,6 +66,9 @@ class Console:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join(CLOSE_SECONDS)
+
+    def _prefix(self, rank: int) -> str:
+        return f"[{rank:>{self._width}}] " if self._has_prefix else ""
 
     def _enter(self, action: Callable[[], None]) -> None:
         with self._changed:
@@ -65,7 +80,7 @@ class Console:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
                 if not self._waiting:
-                    return
+                    return self._bars.leave()
                 action = self._waiting.popleft()
                 self._changed.notify_all()
             action()
@@ -89,13 +104,5 @@ def show_panel(title: str, lines: Sequence[str], stacks: dict[int, str]) -> None
         console.print(Rule(style="red"))
 
 
-def write(stream: TextIO | None, text: str) -> None:
-    """Writes and flushes; what nobody can read any more is dropped."""
-    if stream is None or stream.closed:
-        return
-    try:
-        stream.write(text)
-        stream.flush()
-    except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def named(stream: str) -> TextIO | None:
+    return sys.stdout if stream == "stdout" else sys.stderr

@@ -59,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"return at once; all output is in DIR/log (default: {background.FOLDER}/log)",
     )
+    logs.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="show all output: also TensorFlow's of level INFO, and stacks of ranks that only follow another",
+    )
     logs.add_argument("--dry-run", action="store_true", help="show the command and its variables, and start nothing")
     trouble = parser.add_argument_group("when something goes wrong")
     trouble.add_argument(

@@ -43,12 +43,14 @@ class Settings:
     Args:
         merge_stderr: True if a rank's two streams become one.
         forward: True if the ranks' output is shown.
+        verbose: True if all of it is shown.
         hang_after: seconds without progress that are a hang.
         on_hang: "report" or "abort".
     """
 
     merge_stderr: bool
     forward: bool
+    verbose: bool
     hang_after: float
     on_hang: str
 
@@ -74,6 +76,7 @@ class Supervisor:
         self._ending: Ending | None = None
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
         self._is_terminating = self._has_hung = self._has_lost_engine = False
+        self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
         self._session: str | None = None  # the engine's folder, which one that is killed leaves
         self._looked = time.monotonic()
 
@@ -116,7 +119,9 @@ class Supervisor:
         message: wire.Message | None = hello
         while message is not None:
             message = channel.receive()
-            if message is not None and "output" in message:
+            if message is not None and "bar" in message:
+                self._console.bar(hello["hello"], message["output"], message["text"].rstrip(), message["bar"] == "done")
+            elif message is not None and "output" in message:
                 self._console.output(hello["hello"], message["output"], message["text"])
             else:
                 self._messages.put((hello["hello"], message))
@@ -151,6 +156,7 @@ class Supervisor:
                 "folder": None if self._folder.path is None else str(self._folder.path),
                 "forward": self._settings.forward,
                 "merge_stderr": self._settings.merge_stderr,
+                "verbose": self._settings.verbose,
                 "attempt": self._folder.attempt,
             }
         )
@@ -177,6 +183,10 @@ class Supervisor:
             self._folder.event("warning", message["warning"], rank)
         elif "resume" in message:
             self._folder.event("resume", message["resume"], rank)
+        elif "stopped" in message:
+            self._stopped = message["stopped"]
+        elif "checkpoint" in message:
+            self._checkpoint = message["checkpoint"]
 
     def _note_vanished(self, rank: int, member: Member) -> None:
         if member.end is None:
@@ -266,6 +276,8 @@ class Supervisor:
         if self._num_seen:
             if first is not None and not first.was_told and not first.is_interrupt:
                 self._tell_failure(first)
+            elif first is not None:
+                self._console.say(verdict.interrupted(self._interrupts[0], self._stopped, self._checkpoint))
             return 128 + self._interrupts[0] if first or len(ended) < num_ranks else 0
         if self._has_hung:
             return HANG_STATUS

@@ -75,3 +75,19 @@ def engine_ended(num_started: int, num_ranks: int, program: str, status: int, ou
         f"{program} ended with status {status} {when}. It said:",
         *(said[-12:] or ["nothing"]),
     ]
+
+
+def interrupted(number: int, where: str, checkpoint: str) -> str:
+    """Where a job was that its user ended, and what it goes on from."""
+    place = f"stopped {where} on all ranks" if where else "stopped outside of fit"
+    kept = f"the newest checkpoint is {checkpoint}" if checkpoint else "no checkpoint was written"
+    return f"{place}, by {signal.Signals(number).name}; {kept}"
+
+
+def finished(num_ranks: int, seconds: float, folder: str | None) -> str:
+    """How a job ended well."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    lasted = f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+    logs = f"; logs: {folder}" if folder else ""
+    return f"{num_ranks} rank{'s' if num_ranks > 1 else ''} finished in {lasted}{logs}"

@@ -68,5 +68,6 @@ class Beats(keras.callbacks.Callback):
         for callback in self._callbacks:
             if hasattr(callback, "on_interrupt"):
                 callback.on_interrupt(epoch_is_complete)
-        page = self._beat.page
-        raise KeyboardInterrupt(f"keras-par: stopped by its user after step {page.step} of epoch {page.epoch + 1}")
+        where = f"after step {self._beat.page.step} of epoch {self._beat.page.epoch + 1}"
+        self._beat.tell("stopped", text=where)
+        raise KeyboardInterrupt(f"keras-par: stopped by its user {where}")

@@ -50,6 +50,13 @@ elif what == "attempts":
 elif what == "sleep":
     Path(rest[0], f"ready.{rank}").touch()
     time.sleep(1000)
+elif what == "bar":  # as Keras draws it
+    for number in range(1, 6):
+        print("\b" * 9 + f"\r\x1b[1m{number}/5\x1b[0m \x1b[32m━━\x1b[0m", end="", flush=True)
+        time.sleep(0.4)
+    print(f"\b\b\b\r\x1b[1m5/5\x1b[0m loss {rank}  ")
+    print("I0000 00:00:1795313748.402756   23088 port.cc:153] oneDNN custom operations are on.", file=sys.stderr)
+    print("E0000 00:00:1795313748.402756   23088 cuda.cc:1] an error of TensorFlow's", file=sys.stderr)
 elif what == "talk":
     for number in range(int(rest[0])):
         print(f"rank {rank} line {number} {'x' * 1000}", flush=True)
