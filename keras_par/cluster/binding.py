@@ -27,6 +27,14 @@ def share(available: list[tuple[int, ...]], local_rank: int, local_size: int) ->
     return {thread for core in own for thread in core}
 
 
+def devices(folder: Path = Path("/dev")) -> int:
+    """What a host can give ranks of their own: its NVIDIA GPUs, or where there are none the cores that it may use."""
+    gpus = [path for path in folder.glob("nvidia*") if path.name.removeprefix("nvidia").isdecimal()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(gpus) if visible is None else min(len(gpus), len([name for name in visible.split(",") if name]))
+    return count or len(cores(os.sched_getaffinity(0)))
+
+
 def bind(local_rank: int, local_size: int) -> None:
     """Binds this process, and those it will start, to its rank's share of the host's cores."""
     own = share(cores(os.sched_getaffinity(0)), local_rank, local_size)

@@ -18,6 +18,11 @@ MEANING = {
     "device": "a list of the server's devices",
     "device_id": "a device's number on its server, from 0",
     "rank_id": "a rank, from 0",
+    "group_count": "the number of groups in group_list",
+    "group_list": "a list of groups",
+    "instance_count": "the number of ranks in instance_list",
+    "instance_list": "a list of ranks",
+    "devices": "a list with the one device of a rank",
 }
 KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
@@ -95,23 +100,19 @@ class Device:
 
 
 def read_rank_table(path: Path) -> list[Place]:
-    """The places of all ranks, in their order, from a rank table of MindSpore's (HCCL's) version 1.0.
+    """The places of all ranks, in their order, from a rank table of MindSpore's (HCCL's).
 
-    Numbers may be written as texts. Addresses of network cards are not needed and not read.
+    It is of version 1.0, with a `server_list`, or as MindSpore 0.2 had it, with a `group_list`. Numbers may be written
+    as texts. Addresses of network cards are not needed and not read.
 
     Raises:
         ClusterError: it is no such table; names the file and the field.
     """
     table = Field(path, "", parse(path))
-    table["version"].expect("1.0")
-    servers = list(table["server_list"])
-    if table["server_count"].number != len(servers):
-        raise table["server_count"].wrong(
-            f"is {table['server_count'].number}, but server_list has {len(servers)} server(s): write that number"
-        )
-    table["status"].expect("completed")
-    refuse_twins([server["server_id"] for server in servers], "list all devices of a server together")
-    found = [device for server in servers for device in devices(server)]
+    is_old = isinstance(table.value, dict) and "group_list" in table.value
+    if not is_old:
+        table["version"].expect("1.0")
+    found = devices_of_groups(table) if is_old else devices_of_servers(table)
     refuse_twins([device.field["rank_id"] for device in found], "give every device its own rank")
     refuse_gap(found)
     return sorted((device.place for device in found), key=lambda place: place.rank)
@@ -125,6 +126,39 @@ def parse(path: Path) -> Any:
         where = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         reason = error.msg if isinstance(error, json.JSONDecodeError) else error
         raise ClusterError(f"keras-par: {path}{where} is not JSON ({reason}): correct it.") from None
+
+
+def devices_of_servers(table: Field) -> list[Device]:
+    servers = counted(table, "server_list", "server_count", "server")
+    table["status"].expect("completed")
+    refuse_twins([server["server_id"] for server in servers], "list all devices of a server together")
+    return [device for server in servers for device in devices(server)]
+
+
+def devices_of_groups(table: Field) -> list[Device]:
+    groups = counted(table, "group_list", "group_count", "group")
+    table["status"].expect("completed")
+    found: list[Device] = []
+    ids: dict[str, list[Field]] = {}
+    for group in groups:
+        for rank in counted(group, "instance_list", "instance_count", "rank"):
+            own = list(rank["devices"])
+            if len(own) > 1:
+                raise rank["devices"].wrong(f"has {len(own)} devices, but must be {MEANING['devices']}")
+            host, device = rank["server_id"].host, own[0]["device_id"]
+            ids.setdefault(host, []).append(device)
+            found.append(Device(rank, Place(rank["rank_id"].number, host, str(device.number))))
+    for fields in ids.values():
+        refuse_twins(fields, "give every rank of a server its own device")
+    return found
+
+
+def counted(owner: Field, name: str, count: str, what: str) -> list[Field]:
+    """The members of a list, of which another field must say how many there are."""
+    found = list(owner[name])
+    if owner[count].number != len(found):
+        raise owner[count].wrong(f"is {owner[count].number}, but {name} has {len(found)} {what}(s): write that number")
+    return found
 
 
 def devices(server: Field) -> list[Device]:

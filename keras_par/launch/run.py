@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from keras_par.cluster.binding import devices
 from keras_par.cluster.hosts import ClusterError
 from keras_par.cluster.reach import require_reachable
 from keras_par.launch import background, engines
@@ -36,19 +37,25 @@ def add_parser(commands) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where")
-    where.add_argument(
-        "-np",
+    number = where.add_mutually_exclusive_group()
+    number.add_argument(
+        "-np", dest="num_ranks", type=positive, metavar="N", help="number of ranks; default: all slots of the hosts"
+    )
+    number.add_argument(
         "--nproc-per-node",
         "--nproc_per_node",
-        dest="num_ranks",
-        type=positive,
+        dest="per_node",
+        type=positive_or_auto,
         metavar="N",
-        help="number of ranks; default: all slots of the hosts",
+        help="as torchrun's: ranks on each host; auto: one for each GPU of this host, or else for each core",
     )
+    where.add_argument("--nnodes", type=positive, metavar="N", help="take so many of the hosts")
     hosts = where.add_mutually_exclusive_group()
     hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and how many ranks each may have")
     hosts.add_argument("--hostfile", type=Path, metavar="FILE", help="the same, a line 'HOST slots=N' for each")
-    hosts.add_argument("--rank-table", type=Path, metavar="FILE", help="JSON with servers, devices and rank ids")
+    hosts.add_argument(
+        "--rank-table", type=Path, metavar="FILE", help="JSON with servers, devices, rank ids; or RANK_TABLE_FILE"
+    )
     where.add_argument("--engine", choices=("mpi", "gloo"), help="default: mpi if Horovod was built with it")
     logs = parser.add_argument_group("output")
     logs.add_argument("--log-dir", type=Path, metavar="DIR", help="write rank.<r>/stdout and stderr below DIR instead")
@@ -96,8 +103,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the job that `arguments` describe and returns its exit status; 2 after one sentence about a wrong usage."""
     try:
-        places = places_of(arguments)
         command = command_of(arguments.is_module, arguments.script, arguments.arguments)
+        places = places_of(arguments)
         plan = engines.plan(engines.choose(arguments.engine), places, command, os.environ)
         if arguments.dry_run:
             print(shown(plan))
@@ -130,6 +137,10 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
     return int(text)
+
+
+def positive_or_auto(text: str) -> int:
+    return devices() if text == "auto" else positive(text)
 
 
 def not_negative(text: str) -> int:

@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+from collections import Counter
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from keras_par.cluster import hosts
@@ -25,17 +27,40 @@ def places_of(arguments: argparse.Namespace) -> list[Place]:
         ClusterError: the hosts or the rank table are wrong, or do not have as many slots as ranks are wanted.
         UsageError: nothing says how many ranks there shall be.
     """
-    if arguments.rank_table:
-        places = read_rank_table(arguments.rank_table)
-        if arguments.num_ranks not in (None, len(places)):
-            given = f"'{arguments.rank_table}', which has {len(places)} ranks"
-            raise UsageError(f"-np {arguments.num_ranks} does not fit {given}.")
-        return places
+    table = rank_table_of(arguments)
+    if table is not None:
+        return places_of_table(arguments, *table)
     found = hosts_of(arguments)
+    if arguments.nnodes is not None:
+        found = some_of(found, arguments.nnodes)
+    if arguments.per_node is not None:
+        found = [Host(host.name, arguments.per_node) for host in found]
     num_ranks = arguments.num_ranks or sum(host.slots for host in found)
     if num_ranks == 0:
         raise UsageError("the hosts have no slots for ranks: say how many by -H HOST:SLOTS.")
     return hosts.places(num_ranks, found)
+
+
+def rank_table_of(arguments: argparse.Namespace) -> tuple[Path, str] | None:
+    """The rank table that the user names, and by what; the variable of MindSpore's scripts counts less than options."""
+    if arguments.rank_table:
+        return arguments.rank_table, f"'{arguments.rank_table}'"
+    named = os.environ.get("RANK_TABLE_FILE")
+    if not named or arguments.hosts is not None or arguments.hostfile:
+        return None
+    return Path(named), f"RANK_TABLE_FILE='{named}'"
+
+
+def places_of_table(arguments: argparse.Namespace, table: Path, named: str) -> list[Place]:
+    """The places in a rank table, which other options may only confirm."""
+    places = read_rank_table(table)
+    counts = Counter(place.host for place in places)
+    given = {"-np": arguments.num_ranks, "--nproc_per_node": arguments.per_node, "--nnodes": arguments.nnodes}
+    have = {"-np": {len(places)}, "--nproc_per_node": set(counts.values()), "--nnodes": {len(counts)}}
+    for option, number in given.items():
+        if number is not None and {number} != have[option]:
+            raise UsageError(f"{option} {number} does not fit {named}, which has {len(places)} ranks.")
+    return places
 
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:
@@ -47,18 +72,34 @@ def hosts_of(arguments: argparse.Namespace) -> list[Host]:
     allocated = slurm_hosts(os.environ)
     if allocated is not None:
         return allocated
-    if arguments.num_ranks is None:
+    if arguments.num_ranks is None and arguments.per_node is None:
         raise UsageError("how many ranks shall there be? Say -np N, or name hosts by -H, --hostfile, --rank-table.")
-    return [Host("localhost", arguments.num_ranks)]
+    return [Host("localhost", arguments.num_ranks or arguments.per_node)]
+
+
+def some_of(found: list[Host], num_hosts: int) -> list[Host]:
+    """The first hosts.
+
+    Raises:
+        UsageError: there are not so many.
+    """
+    if num_hosts > len(found):
+        raise UsageError(
+            f"--nnodes {num_hosts} does not fit {len(found)} host(s): name all by -H or --hostfile; one command starts "
+            "the ranks of all hosts."
+        )
+    return found[:num_hosts]
 
 
 def command_of(is_module: bool, script: str, rest: list[str]) -> list[str]:
     """The program that each rank runs: a Python file by this Python, anything else as it is.
 
     Raises:
-        UsageError: there is no such file or program.
+        UsageError: there is no such file, program or module.
     """
     if is_module:
+        if PathFinder.find_spec(script.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+            raise UsageError(f"there is no module '{script}'.")
         return [sys.executable, "-m", script, *rest]
     path = Path(script)
     if path.is_file() and (path.suffix == ".py" or not os.access(path, os.X_OK)):
