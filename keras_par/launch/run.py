@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="as torchrun's: ranks on each host; auto: one for each GPU of this host, or else for each core",
     )
     where.add_argument("--nnodes", type=positive, metavar="N", help="take so many of the hosts")
+    where.add_argument("--node-rank", "--node_rank", type=not_negative, help=argparse.SUPPRESS)  # torchrun's
     hosts = where.add_mutually_exclusive_group()
     hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and how many ranks each may have")
     hosts.add_argument("--hostfile", type=Path, metavar="FILE", help="the same, a line 'HOST slots=N' for each")

@@ -25,8 +25,13 @@ def places_of(arguments: argparse.Namespace) -> list[Place]:
 
     Raises:
         ClusterError: the hosts or the rank table are wrong, or do not have as many slots as ranks are wanted.
-        UsageError: nothing says how many ranks there shall be.
+        UsageError: nothing says how many ranks there shall be, or what says it does not fit.
     """
+    if arguments.node_rank is not None and (arguments.node_rank, arguments.nnodes or 1) != (0, 1):
+        raise UsageError(
+            "--node_rank is not needed: one command starts the ranks of all hosts, which -H or --hostfile names; to "
+            "start each host by itself, use torchrun or a shell loop."
+        )
     table = rank_table_of(arguments)
     if table is not None:
         return places_of_table(arguments, *table)
