@@ -30,6 +30,7 @@ TERMINATE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 DRAIN_SECONDS = 1.0  # children of a program that has ended may hold its output open
 SETTLE_SECONDS = 0.02  # until a step that was beginning sees that it shall pause
 TAIL_LINES = 400
+STACK_LASTS_SECONDS = 5.0  # from an error until its stack is written
 BAR_SECONDS = 0.2  # from one picture of a progress bar to the next
 
 # How horovodrun over Gloo and mpirun (Open MPI, then MPICH and Intel MPI) tell a process its rank. Horovod's come
@@ -183,7 +184,7 @@ class Agent:
         self._tails[stream].extend(text.splitlines())
         if self._job["verbose"] or not is_kept:
             return self._send_output(stream, text, is_wanted=self._forward or not is_kept)
-        if text and stream == "stderr" and self._is_told_elsewhere():
+        if text and stream == ("stdout" if self._job["merge_stderr"] else "stderr") and self._is_told_elsewhere():
             self._held += text
             return None
         return self._send_output(stream, without_chatter(text), is_wanted=self._forward)
@@ -206,8 +207,8 @@ class Agent:
         while select.select([self._process.notes], [], [], 0)[0] and self._read_notes():
             pass  # the note of an error is written before its stack
         is_common = self._failure.get("on_all_ranks", False) and self._rank > 0
-        is_newest = self._failure.get("marks") == self._process.page.executions
-        return is_newest and (is_common or self._failure.get("is_consequence", False))
+        is_new = time.time() - self._failure.get("time", 0.0) < STACK_LASTS_SECONDS
+        return is_new and (is_common or self._failure.get("is_consequence", False))
 
     def _note(self, _: str, text: str, data: bytes) -> None:
         for note in map(wire.parsed, text.splitlines()):
