@@ -80,8 +80,8 @@ def test_a_line_that_is_overwritten_does_not_grow():
     lines = Lines()
     for number in range(1000):
         lines.add(f"\b\b\b\r{number}/1000 ".encode())
-        assert settled(lines.begun) == f"{number}/1000"
-    assert len(lines.begun) < 20
+        assert settled(lines.begun()) == f"{number}/1000"
+    assert len(lines.begun()) < 20
     lines.add(b"\n")
     assert settled(lines.whole()) == "999/1000"
 

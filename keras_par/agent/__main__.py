@@ -135,12 +135,12 @@ class Agent:
             react(name, lines.whole() if data else lines.rest(), data)
             if lines.has_rest and not lines.is_awaited:
                 lines.is_awaited = True
-                self._after(BAR_SECONDS if is_bar(lines.begun) else PATIENCE_SECONDS, give_up)
+                self._after(BAR_SECONDS if is_bar(lines.begun()) else PATIENCE_SECONDS, give_up)
             return bool(data)
 
         def give_up() -> None:
             lines.is_awaited = False
-            if is_bar(begun := lines.begun):
+            if is_bar(begun := lines.begun()):
                 self._draw(name, begun)
             else:
                 react(name, lines.rest(), b"")

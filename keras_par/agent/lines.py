@@ -26,9 +26,8 @@ class Lines:
         lines, self._rest = self._rest[:end], self._rest[end:]
         return lines.decode(errors="replace")
 
-    @property
     def begun(self) -> str:
-        """The begin of a line, which stays where it is; of one that was overwritten, what was written last."""
+        """The begin of a line, which stays here; of one that was overwritten, what was written last is kept."""
         text = self._rest.decode(errors="replace")
         if is_bar(text) and (shown := settled(text)):
             self._rest = b"\r" + shown.encode(errors="replace")

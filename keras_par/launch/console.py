@@ -49,6 +49,8 @@ class Console:
         On a terminal there is one, the lowest rank's, which stays below all other output. Elsewhere it is printed once
         it is done, and twice a minute before.
         """
+        if len(self._waiting) > LIMIT and not is_done:
+            return  # nobody reads
         self._enter(lambda: self._bars.show(rank, named(stream), f"{self._prefix(rank)}{text}", is_done))
 
     def say(self, text: str) -> None:
