@@ -127,9 +127,10 @@ def fit(folder: str, which: str, every_rank: bool = False, only_rank: int | None
     with strategy_scope(True):
         model = new_model("adam")
     callbacks: list[keras.callbacks.Callback] = [] if only_rank not in (None, rank) else [callback]
+    data = {**arrays(), "epochs": epochs, "verbose": 0, "validation_data": rows(33, 5)}
     try:
         for _ in range(2 if which == "Logger" else 1):
-            history = model.fit(**arrays(), epochs=epochs, verbose=0, validation_data=rows(33, 5), callbacks=callbacks)
+            history = model.fit(**data, callbacks=callbacks)
     finally:
         logging.getLogger("keras_par").removeHandler(said)
     return {
