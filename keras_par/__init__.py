@@ -48,6 +48,8 @@ __all__ = ["__version__", *_ROOM_OF, *_SUBPACKAGES]
 
 
 def __getattr__(name: str):
+    if name in _SUBPACKAGES or name in _ROOM_OF:
+        importlib.import_module("keras_par.plan.backend").require_tensorflow()
     if name in _SUBPACKAGES:
         return importlib.import_module(f"keras_par.{name}")
     if name in _ROOM_OF:

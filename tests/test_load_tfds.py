@@ -176,7 +176,8 @@ def test_without_tensorflow_datasets(ranks):
     for result in results:
         assert result.kind == "RuntimeError"
         assert result.message == (
-            'keras-par: data.load_tfds needs tensorflow-datasets: install it by pip install "keras-par[data]".'
+            "keras-par: data.load_tfds needs tensorflow-datasets: run 'pip install tensorflow-datasets "
+            "importlib_resources'."
         )
 
 

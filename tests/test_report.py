@@ -324,7 +324,7 @@ def test_without_the_extra_it_says_how_to_get_it(tmp_path, monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
     assert report(str(tmp_path)) == 1
-    assert capsys.readouterr().err == 'keras-par report: matplotlib is missing: pip install "keras-par[report]"\n'
+    assert capsys.readouterr().err == "keras-par report: matplotlib is missing: pip install matplotlib\n"
 
 
 def test_the_command_line_loads_nothing_that_draws():

@@ -140,7 +140,8 @@ def require() -> None:
         import tensorflow_datasets  # noqa: F401
     except ImportError as error:
         raise RuntimeError(
-            'keras-par: data.load_tfds needs tensorflow-datasets: install it by pip install "keras-par[data]".'
+            "keras-par: data.load_tfds needs tensorflow-datasets: run 'pip install tensorflow-datasets "
+            "importlib_resources'."
         ) from error
 
 

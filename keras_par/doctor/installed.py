@@ -9,10 +9,10 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from keras_par.cluster import environment
+from keras_par.plan.backend import keras_backend
 
 PROBE_SECONDS = 120  # loading TensorFlow takes 5 seconds from a local disk, and a minute from a slow shared one
 DISTRIBUTIONS = {
@@ -70,19 +70,6 @@ def version(*distributions: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
-
-
-def keras_backend() -> tuple[str, str]:
-    """The backend that Keras will choose, and where that is written, by the rules of Keras itself."""
-    if os.environ.get("KERAS_BACKEND"):
-        return os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
-    home = Path.home()
-    folder = os.environ.get("KERAS_HOME", (home if os.access(home, os.W_OK) else Path("/tmp")) / ".keras")
-    path = Path(folder).expanduser() / "keras.json"
-    try:
-        return json.loads(path.read_text())["backend"], str(path)
-    except (OSError, ValueError, KeyError, TypeError):
-        return "tensorflow", "default"
 
 
 def horovod_built_for() -> str | None:

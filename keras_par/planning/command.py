@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from keras_par.plan.backend import require_tensorflow
+
 DESCRIPTION = """Shows what a rank would hold and send: the layout of each variable, the layouts of the layers' outputs
 that follow from them, bytes, and the collectives of a training step. One process traces the step as a rank would; no
 rank is started. FUNCTION, in FILE, returns the model, compiled or not."""
@@ -32,16 +34,18 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tracing needs no device
-    from keras_par.planning.dry_run import plan
-    from keras_par.planning.model_file import ModelFileError
-
     try:
+        require_tensorflow()
+        from keras_par.planning.dry_run import plan
+
         sizes = [] if arguments.mesh is None else arguments.mesh.split("x")
         if not all(size.lstrip("-").isdigit() for size in sizes):
             raise ValueError(f"keras-par: --mesh {arguments.mesh} is no mesh: give its sizes as 2x4.")
         mesh = tuple(map(int, sizes)) or None
         found = plan(arguments.strategy, arguments.model, arguments.ranks, arguments.rank, mesh, arguments.batch_size)
-    except (ModelFileError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
+        if not str(error).startswith("keras-par: "):
+            raise
         print(str(error), file=sys.stderr)
         return 2
     if arguments.html:

@@ -18,7 +18,7 @@ def write_page(plan: Plan, path: Path) -> None:
     try:
         import jinja2
     except ModuleNotFoundError:
-        raise ValueError("keras-par: --html needs jinja2: run 'pip install keras-par[report]'.") from None
+        raise ValueError("keras-par: --html needs jinja2: run 'pip install jinja2'.") from None
     text = importlib.resources.files("keras_par.planning").joinpath("page.html.j2").read_text()
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     path.write_text(

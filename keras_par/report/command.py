@@ -45,7 +45,9 @@ def write_page(folder: Path, output: Path) -> Path:
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ReportError(f'{" and ".join(missing)} is missing: pip install "keras-par[report]"')
+        raise ReportError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: pip install {' '.join(missing)}"
+        )
     from keras_par.report import page, run_folder
 
     if not folder.is_dir():

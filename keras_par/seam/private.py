@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_par.plan.backend import sentence
+
 OLDEST = (3, 14)
 NEWEST_TESTED = (3, 15)
 
@@ -145,10 +147,7 @@ def check() -> None:
             or a name it should have is missing.
     """
     if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            f"keras-par: Keras runs on the {keras.backend.backend()} backend, but keras-par needs TensorFlow: "
-            "set KERAS_BACKEND=tensorflow before importing Keras."
-        )
+        raise RuntimeError(sentence(keras.backend.backend()))
     supported = f"Keras >= {OLDEST[0]}.{OLDEST[1]} and < 4 (tested up to {NEWEST_TESTED[0]}.{NEWEST_TESTED[1]})"
     version = tuple(int(part) for part in keras.__version__.split(".")[:2])
     if not OLDEST <= version < (4, 0):
