@@ -26,6 +26,15 @@ def transformer() -> keras.Model:
     return model
 
 
+def quickstart() -> keras.Model:
+    """Two products and a ReLU between them, of the sizes in the tutorials."""
+    inputs = layers.Input((32,))
+    x = layers.ReLU(name="relu")(layers.Dense(16, use_bias=False, name="first")(inputs))
+    model = keras.Model(inputs, layers.Dense(16, use_bias=False, name="second")(x), name="quickstart")
+    model.compile(keras.optimizers.SGD(0.2, 0.1), "mse")
+    return model
+
+
 def run_transformer(mesh: tuple[int, ...]) -> dict:
     """Trains two steps of 8 rows; the description of it, and what was really counted while it was traced."""
     import tensorflow as tf

@@ -79,6 +79,25 @@ def test_the_page_shows_mesh_and_layers(tmp_path):
     assert "http" not in text.replace("http-equiv", "")
 
 
+def test_the_plan_shows_what_follows_and_refuses_what_a_run_refuses(tmp_path):
+    """Row A3 of the tutorials: one product is said, ReLU and the second product follow."""
+    strategy = tmp_path / "one.toml"
+    mesh = "[mesh]\nbatch = 2\nmodel = 4\n[options]\npropagate = true\n[layout]\n"
+    strategy.write_text(mesh + '".*first/kernel" = ["model", "-"]\n')
+    arguments = [str(strategy), "tests/planning_tasks.py:quickstart", "--ranks", "8", "--batch-size", "16", "--json"]
+    done = run_plan(*arguments)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert [row["axes"] for row in plan["variables"]] == [["model", None]] * 2
+    outputs = {row["layer"]: [row["shape"], row["axes"], row["local_shape"]] for row in plan["outputs"]["train_step"]}
+    assert outputs["relu"] == outputs["first"] == [[16, 16], ["batch", "model"], [8, 4]]
+    sources = {call["source"].split(":")[0] for call in plan["collectives"]["train_step"] if call["layer"] == "second"}
+    assert sources == {"planning_tasks.py"}
+    strategy.write_text(mesh + '".*first/kernel" = ["model", "-"]\n".*third/kernel" = ["model", "-"]\n')
+    refused = run_plan(*arguments)
+    assert refused.returncode == 2 and "the layout map's pattern '.*third/kernel' matches no variable" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -88,7 +107,8 @@ def test_the_page_shows_mesh_and_layers(tmp_path):
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in [
-                (["megatron", "nowhere.py:build", "--ranks", "2"], "names no file and function"),
+                (["megatron", "nowhere.py:build", "--ranks", "2"], "there is no file 'nowhere.py'"),
+                (["megatron", "nowhere.py", "--ranks", "2"], "names no file and function"),
                 (["megatron", MODEL, "--ranks", "2", "--rank", "2"], "rank 2 of 2 ranks does not exist"),
                 (["megatron", MODEL, "--ranks", "4", "--mesh", "2x2", "--batch-size", "7"], "be cut evenly into 2"),
             ]

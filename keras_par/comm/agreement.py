@@ -2,16 +2,9 @@
 
 from typing import Any
 
+from keras_par.comm.agreed import AgreedRuntimeError as AgreedRuntimeError
+from keras_par.comm.agreed import AgreedValueError as AgreedValueError
 from keras_par.comm.communicator import Communicator
-from keras_par.comm.failures import AgreedError
-
-
-class AgreedValueError(AgreedError, ValueError):
-    """A ValueError that all ranks raise together."""
-
-
-class AgreedRuntimeError(AgreedError, RuntimeError):
-    """A RuntimeError that all ranks raise together."""
 
 
 def exchange(communicator: Communicator, name: str, value: Any, complaint: str | None) -> list[Any]:

@@ -7,9 +7,14 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from keras_par.comm.agreed import require_one_place
 from keras_par.plan.plain import plain
 
 ReduceOp = Literal["sum", "mean", "min", "max"]
+Road = Literal["horovod", "shared_memory"]
+ReduceBy = Literal["auto", "horovod", "shared_memory"]
+REDUCE_BY = ("auto", "horovod", "shared_memory")
+OBJECT = "kp.object"  # what collectives are called that carry objects
 CYCLE_TIME = "HOROVOD_CYCLE_TIME"  # in milliseconds; Horovod reads it when it starts
 
 
@@ -28,6 +33,21 @@ class Communicator(abc.ABC):
     size: int
     local_rank: int
     local_size: int
+
+    no_shared_memory: str | None = None  # why sums cannot go through shared memory, the same on all ranks
+    reduces_by: Road | None = None  # the way of sums in graphs, None where nothing is sent
+
+    def through(self, reduce_by: ReduceBy) -> "Communicator":
+        """This communicator, with its sums in graphs by the way that is chosen; both ways may be used side by side.
+
+        Args:
+            reduce_by: "horovod"; "auto" and "shared_memory" leave shared memory where it is, see `no_shared_memory`.
+        """
+        return self
+
+    def road(self, kind: str, tensors: Sequence[tf.Tensor], op: ReduceOp = "sum") -> Road | None:
+        """Which way a collective of this kind would go, called here and now."""
+        return self.reduces_by
 
     @property
     def gathers_at_once(self) -> bool:
@@ -101,15 +121,21 @@ class Communicator(abc.ABC):
         """Leaves the job; pending collectives on other ranks fail instead of waiting."""
 
     def all_gather_object(self, value: Any, name: str) -> list[Any]:
-        """The ranks' values, anything JSON can carry, in rank order. Eager only; costs two all-gathers."""
-        data = tf.io.decode_raw(json.dumps(value, default=plain), tf.uint8)
-        lengths = self.all_gather(tf.reshape(tf.size(data), [1]), f"{name}.length").numpy()
-        everything = self.all_gather(data, f"{name}.data").numpy().tobytes()
-        values, start = [], 0
+        """The ranks' values, anything JSON can carry, in rank order. Eager only; costs two all-gathers.
+
+        Raises:
+            AgreedValueError: on every rank, if they have come to calls of different names.
+        """
+        # All such calls meet under one name, so that ranks that have parted are told, and do not wait for each other.
+        data = tf.io.decode_raw(json.dumps([name, value], default=plain), tf.uint8)
+        lengths = self.all_gather(tf.reshape(tf.size(data), [1]), f"{OBJECT}.length").numpy()
+        everything = self.all_gather(data, f"{OBJECT}.data").numpy().tobytes()
+        found, start = [], 0
         for length in lengths:
-            values.append(json.loads(everything[start : start + length]))
+            found.append(json.loads(everything[start : start + length]))
             start += length
-        return values
+        require_one_place([each[0] for each in found])
+        return [each[1] for each in found]
 
     def all_agree(self, flag: bool, name: str) -> bool:
         """True if `flag` is true on every rank. Eager only; costs one all-reduce of a scalar."""

@@ -20,6 +20,7 @@ class Call:
     ranks: tuple[int, ...]  # those that take part
     layer: str  # the path of the layer that asked for it, empty outside of layers
     source: str  # the line of code that did, as "dense.py:132"
+    road: str | None = None  # "horovod" or "shared_memory", None where nothing is sent
 
     @property
     def size(self) -> int:
@@ -34,13 +35,15 @@ class CountingCommunicator(WrappedCommunicator):
         super().__init__(inner)
         self.calls: list[Call] = [] if calls is None else calls
 
-    def _pass(self, kind, name, collective, tensors):
+    def _pass(self, kind, name, collective, tensors, op="sum"):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         sizes = [num_bytes(tensor) for tensor in tensors]
         known = [size for size in sizes if size is not None]
         total = sum(known) if len(known) == len(sizes) else None
         shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
-        self.calls.append(Call(kind, name, total, shapes, self.ranks, *place.current()))
+        road = self.inner.road(kind, tensors, op)
+        kind = kind.removesuffix("_equal")
+        self.calls.append(Call(kind, name, total, shapes, self.ranks, *place.current(), road))
         return collective(tensors)
 
     def all_gather_equal(self, tensors, name):

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm import heartbeat, world
+from keras_par.comm.agreed import AgreedError as AgreedError
 from keras_par.comm.communicator import Communicator
 
 ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
@@ -22,10 +23,6 @@ SIGNS_OF_LEAVING = (
     *("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting"),
     *("has left the job", "communication was shut down"),
 )
-
-
-class AgreedError(Exception):
-    """Mixed into errors that every rank raises together, so that none needs to be told by another."""
 
 
 class FailureBoard:

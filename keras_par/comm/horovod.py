@@ -52,6 +52,7 @@ class HorovodCollectives(Communicator):
 
     def __init__(self, operations: Any, engine: str, ranks: tuple[int, ...], process_set: Any):
         self._ops, self.engine, self.ranks = operations, engine, ranks
+        self.reduces_by = "horovod"
         self._traced: dict[tuple, Any] = {}  # functions that run one collective
         self.rank, self.size = ranks.index(self._ops.rank()), len(ranks)
         self.local_rank, self.local_size = self._ops.local_rank(), self._ops.local_size()

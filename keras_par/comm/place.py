@@ -2,24 +2,29 @@
 
 import contextlib
 import contextvars
+import functools
+import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_find: Callable[[], str] | None = None
+# The path of the layer under way, and the line of code that made it as "model.py:12"; either may be empty.
+Found = tuple[str, str]
+
+_find: Callable[[], Found] | None = None
 _told: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar("keras_par_place", default=None)
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
+PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+# What is installed besides Python, and Python itself: none of it was written for this model.
+LIBRARIES = (*(sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib", "stdlib", "scripts")), PACKAGE)
 # Code between a layer and a collective, which says nothing about the model.
-BETWEEN = (
-    PACKAGE,
-    *(f"keras/src/{room}/" for room in ("ops", "backend", "utils")),
-    "/tensorflow/",
-)
+BETWEEN = (PACKAGE, *(f"keras/src/{room}/" for room in ("ops", "backend", "utils")), "/tensorflow/")
+TRAINER = "keras/src/backend/tensorflow/trainer.py"
 
 
-def find_by(find: Callable[[], str]) -> None:
-    """Says how to find the path of the layer under way; it may be empty."""
+def find_by(find: Callable[[], Found]) -> None:
+    """Says how to find the layer under way."""
     global _find
     _find = find
 
@@ -27,7 +32,10 @@ def find_by(find: Callable[[], str]) -> None:
 def current() -> tuple[str, str]:
     """The layer under way, and the line of code, as "dense.py:132", that asked for what is done."""
     told = _told.get()
-    return told if told is not None else ("" if _find is None else _find(), source())
+    if told is not None:
+        return told
+    layer, made_at = ("", "") if _find is None else _find()
+    return layer, source(made_at)
 
 
 @contextlib.contextmanager
@@ -40,12 +48,38 @@ def within(place: tuple[str, str]) -> Iterator[None]:
         _told.reset(token)
 
 
-def source() -> str:
-    """The innermost line outside of this package, TensorFlow, and what Keras has between a layer and them."""
+def source(made_at: str = "") -> str:
+    """The line of code, as "model.py:12", that asked for what is done.
+
+    It is the user's within the step, else the one where the layer was made, else the one that called `fit`; where none
+    is known, the innermost outside of this package, TensorFlow, and what Keras has between a layer and them.
+    """
     frame = sys._getframe(1)
+    innermost, in_step = "", True
     while frame is not None:
         path = frame.f_code.co_filename
-        if not any(part in path for part in BETWEEN) and not path.startswith("<"):
-            return f"{Path(path).name}:{frame.f_lineno}"
+        if not path.startswith("<"):
+            line = f"{Path(path).name}:{frame.f_lineno}"
+            if is_of_user(path):
+                return line if in_step else made_at or line
+            in_step = in_step and not path.endswith(TRAINER)
+            if not innermost and not any(part in path for part in BETWEEN):
+                innermost = line
+        frame = frame.f_back  # type: ignore[assignment]
+    return made_at or innermost
+
+
+def line_of_user() -> str:
+    """The innermost line of code of the user's that is under way, empty where there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_of_user(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+@functools.cache
+def is_of_user(path: str) -> bool:
+    """False for code of Python's, of installed packages, of this one, and for what was made in memory."""
+    return not path.startswith(("<", *LIBRARIES)) and "__autograph_generated" not in path

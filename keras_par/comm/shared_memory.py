@@ -46,9 +46,21 @@ class SharedMemoryCommunicator(WrappedCommunicator):
 
     def all_reduce(self, tensors, name, op="sum"):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        if tf.executing_eagerly() or op != "sum" or tensors[0].dtype not in DTYPES:
+        if self.road("all_reduce", tensors, op) == "horovod":
             return self.inner.all_reduce(tensors, name, op)
         return sums(self._operations, tensors, name)
+
+    @property
+    def reduces_by(self):
+        """Sums of gradients are in graphs."""
+        return "shared_memory"
+
+    def through(self, reduce_by):
+        return self.inner if reduce_by == "horovod" else self
+
+    def road(self, kind, tensors, op="sum"):
+        is_known = kind in ("all_reduce", "all_gather_equal") and all(tensor.dtype in DTYPES for tensor in tensors)
+        return "shared_memory" if is_known and op == "sum" and not tf.executing_eagerly() else "horovod"
 
     @property
     def gathers_at_once(self) -> bool:
@@ -56,7 +68,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         return True
 
     def all_gather_equal(self, tensors, name):
-        if tf.executing_eagerly() or any(tensor.dtype not in DTYPES for tensor in tensors):
+        if self.road("all_gather_equal", tensors) == "horovod":
             return super().all_gather_equal(tensors, name)
         words = [tf.reshape(tf.bitcast(tensor, tf.int32), [-1]) for tensor in tensors]
         lengths = [word.shape[0] for word in words]
@@ -79,7 +91,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         self._functions.keras_par_shared_leave()
         self.inner.shutdown()
 
-    def _pass(self, kind, name, collective, tensors):
+    def _pass(self, kind, name, collective, tensors, op="sum"):
         return collective(tensors)
 
     def _wrapped(self, group):
@@ -125,38 +137,48 @@ def gradients(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor |
 
 
 def shared(communicator: Communicator) -> Communicator:
-    """`communicator` with sums through shared memory, where all its ranks can share some; else itself.
+    """`communicator` with sums through shared memory, where all its ranks can share some; else itself, knowing why not.
 
-    Costs two all-gathers and an all-reduce of some bytes, and where the library is not compiled yet, some seconds.
+    Costs four all-gathers of some bytes, and where the library is not compiled yet, some seconds.
     """
-    if not 1 < communicator.size <= MOST_RANKS:
+    if communicator.size == 1:
         return communicator
-    offer: dict[str, Any] | None = {}
-    file = -1
-    if not may_share(communicator):
-        offer = None
-    elif communicator.rank == 0:
-        offer, file = make(communicator.size)
-    offers = communicator.all_gather_object(offer, "kp.shared.offer")
-    functions = None if None in offers else joined(offers[0], communicator.rank, communicator.size)
-    is_shared = communicator.all_agree(functions is not None, "kp.shared.joined")
+    offer, file, functions = None, -1, None
+    why = refusal(communicator)
+    if why is None and communicator.rank == 0:
+        offer, file, why = make(communicator.size)
+    answers = communicator.all_gather_object([offer, why], "kp.shared.offer")
+    offer, why = answers[0][0], next((answer[1] for answer in answers if answer[1]), None)
+    if offer is not None and why is None:
+        functions, why = joined(offer, communicator.rank, communicator.size)
+    whys = communicator.all_gather_object(why, "kp.shared.joined")
     if file >= 0:
         os.close(file)
-    if functions is None or not is_shared:
+    why = next(filter(None, whys), None)
+    if functions is None or offer is None or why is not None:
         if functions is not None:
             functions.keras_par_shared_leave()
+        communicator.no_shared_memory = why
+        logger.info("keras-par: sums go through Horovod, not through shared memory, because %s", why)
         return communicator
-    return SharedMemoryCommunicator(communicator, tf.load_op_library(offers[0]["library"]), functions)
+    return SharedMemoryCommunicator(communicator, tf.load_op_library(offer["library"]), functions)
 
 
-def may_share(communicator: Communicator) -> bool:
-    """True if all ranks are on this host and compute on its processors, and nobody says otherwise."""
-    is_wanted = os.environ.get(VARIABLE, "1") != "0"
-    return is_wanted and communicator.local_size == communicator.size and not tf.config.list_physical_devices("GPU")
+def refusal(communicator: Communicator) -> str | None:
+    """Why this rank would not share memory with all others, None if it would."""
+    if communicator.size > MOST_RANKS:
+        return f"{communicator.size} ranks are more than the {MOST_RANKS} that it serves"
+    if communicator.local_size != communicator.size:
+        return "the ranks are on several hosts"
+    if tf.config.list_physical_devices("GPU"):
+        return "the ranks compute on GPUs"
+    if os.environ.get(VARIABLE, "1") == "0":
+        return f"{VARIABLE}=0 is set on rank {communicator.rank}"
+    return None
 
 
-def make(size: int) -> tuple[dict[str, Any] | None, int]:
-    """On rank 0, what the others need to know to share memory, None if there is none, and its open file."""
+def make(size: int) -> tuple[dict[str, Any] | None, int, str | None]:
+    """On rank 0, what the others need to know to share memory, and its open file; or why there is none."""
     file = -1
     try:
         library = str(native.library())
@@ -164,27 +186,31 @@ def make(size: int) -> tuple[dict[str, Any] | None, int]:
         file = os.memfd_create("keras-par")
         os.posix_fallocate(file, 0, num_bytes)
     except (RuntimeError, OSError, tf.errors.OpError) as error:
-        logger.info("keras-par: sums go through Horovod, not through shared memory: %s", error)
         if file >= 0:
             os.close(file)
-        return None, -1
+        return None, -1, first_line(error)
     token = secrets.token_bytes(16)
     os.pwrite(file, token, 0)
-    return {"path": f"/proc/{os.getpid()}/fd/{file}", "token": token.hex(), "library": library}, file
+    return {"path": f"/proc/{os.getpid()}/fd/{file}", "token": token.hex(), "library": library}, file, None
 
 
-def joined(offer: dict[str, Any], rank: int, size: int) -> ctypes.CDLL | None:
-    """The library's functions, once this rank takes part in what rank 0 offers; None where it cannot."""
+def joined(offer: dict[str, Any], rank: int, size: int) -> tuple[ctypes.CDLL | None, str | None]:
+    """The library's functions, once this rank takes part in what rank 0 offers; or why it cannot."""
     try:
         functions = loaded(offer["library"])
         file = opened(offer["path"], bytes.fromhex(offer["token"]))
     except (OSError, tf.errors.OpError) as error:
-        logger.info("keras-par: rank %d cannot share memory with rank 0: %s", rank, error)
-        return None
+        return None, f"rank {rank} cannot share memory with rank 0 ({first_line(error)})"
     try:
-        return functions if functions.keras_par_shared_join(file, rank, size) == 0 else None
+        if functions.keras_par_shared_join(file, rank, size) == 0:
+            return functions, None
+        return None, f"rank {rank} cannot map the memory of rank 0"
     finally:
         os.close(file)
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].removeprefix("keras-par: ").rstrip(".")
 
 
 def opened(path: str, token: bytes) -> int:

@@ -123,14 +123,22 @@ class WatchedGroup(WrappedCommunicator):
     def __init__(self, inner: Communicator, beat: Heartbeat, marks: Marks):
         super().__init__(inner)
         self._heartbeat, self._marks = beat, marks
+        self._object: str | None = None  # what the object is called that is being gathered
 
-    def _pass(self, kind, name, collective, tensors):
+    def _pass(self, kind, name, collective, tensors, op="sum"):
         if tf.executing_eagerly():
-            with self._heartbeat.collective(name):
+            with self._heartbeat.collective(self._object or name):
                 return collective(tensors)
         number = self._marks.number(name)
         tensors = self._marks.add(number, [tf.convert_to_tensor(tensor) for tensor in tensors])
         return self._marks.add(number + 1, collective(tensors))
+
+    def all_gather_object(self, value, name):
+        self._object = name
+        try:
+            return super().all_gather_object(value, name)
+        finally:
+            self._object = None
 
     def _wrapped(self, group):
         return WatchedGroup(group, self._heartbeat, self._marks)

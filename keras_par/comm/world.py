@@ -71,12 +71,12 @@ def set_cycle_time(milliseconds: float) -> None:
     """
     if _active is None:
         os.environ[CYCLE_TIME] = f"{milliseconds:g}"
-    elif not _active.set_cycle_time(milliseconds):
+    elif not _active.through("horovod").set_cycle_time(milliseconds):
         warnings.warn(
-            f"keras-par: cycle_time_ms={milliseconds:g} is ignored, because Horovod has started and was not built by "
-            "'keras-par install-horovod', or because its cycles do not matter where sums go through shared memory: "
-            f"make the strategy before kp.init(), or set {CYCLE_TIME}={milliseconds:g}.",
-            stacklevel=3,
+            f"keras-par: cycle_time_ms={milliseconds:g} is ignored, because Horovod has started, and was not built by "
+            "'keras-par install-horovod', which lets its cycle time change later: make the strategy before kp.init(), "
+            f"or set {CYCLE_TIME}={milliseconds:g} for the job.",
+            stacklevel=4,
         )
 
 

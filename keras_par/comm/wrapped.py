@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, ReduceOp, Road
 
 Collective = Callable[[list[tf.Tensor]], list[tf.Tensor]]
 
@@ -19,6 +19,23 @@ class WrappedCommunicator(Communicator):
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
 
     @property
+    def no_shared_memory(self) -> str | None:  # type: ignore[override]
+        """As `inner` has it."""
+        return self.inner.no_shared_memory
+
+    @property
+    def reduces_by(self) -> Road | None:  # type: ignore[override]
+        """As `inner` has it."""
+        return self.inner.reduces_by
+
+    def through(self, reduce_by):
+        inner = self.inner.through(reduce_by)
+        return self if inner is self.inner else self._wrapped(inner)
+
+    def road(self, kind, tensors, op="sum"):
+        return self.inner.road(kind, tensors, op)
+
+    @property
     def gathers_at_once(self) -> bool:
         """As `inner` has it."""
         return self.inner.gathers_at_once
@@ -29,7 +46,9 @@ class WrappedCommunicator(Communicator):
         return self.inner.has_groups
 
     @abc.abstractmethod
-    def _pass(self, kind: str, name: str, collective: Collective, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _pass(
+        self, kind: str, name: str, collective: Collective, tensors: Sequence[tf.Tensor], op: ReduceOp = "sum"
+    ) -> list[tf.Tensor]:
         """What `collective`, one call of `inner`, makes of `tensors`."""
 
     @abc.abstractmethod
@@ -37,13 +56,13 @@ class WrappedCommunicator(Communicator):
         """A wrapper like this one around a group of `inner`."""
 
     def all_reduce(self, tensors, name, op="sum"):
-        return self._pass("all_reduce", name, lambda given: self.inner.all_reduce(given, name, op), tensors)
+        return self._pass("all_reduce", name, lambda given: self.inner.all_reduce(given, name, op), tensors, op)
 
     def all_gather(self, tensor, name):
         return self._pass("all_gather", name, lambda given: [self.inner.all_gather(given[0], name)], [tensor])[0]
 
     def all_gather_equal(self, tensors, name):
-        return self._pass("all_gather", name, lambda given: self.inner.all_gather_equal(given, name), tensors)
+        return self._pass("all_gather_equal", name, lambda given: self.inner.all_gather_equal(given, name), tensors)
 
     def all_to_all(self, tensor, name):
         return self._pass("all_to_all", name, lambda given: [self.inner.all_to_all(given[0], name)], [tensor])[0]

@@ -4,6 +4,7 @@ import os
 
 import keras
 
+from keras_par.comm.communicator import ReduceBy
 from keras_par.comm.reducer import FUSION_MB, Compression
 from keras_par.distribution.start import start, tuned
 from keras_par.seam.binding import Options
@@ -42,9 +43,14 @@ class DataParallel(keras.distribution.DataParallel):
         custom_loss: what the losses are that no loss function of Keras's reduces: those that a `train_step` of your own
             computes, and those that layers add by `add_loss`. "mean": means over the rows of a batch, which count with
             a rank's share of the rows. "sum": sums over rows, which add up over ranks. See docs/exactness.md.
+        reduce_by: how gradients are summed over ranks of one host: "auto" takes the host's shared memory if all ranks
+            are on it, are eight at most and compute on its processors, and else Horovod's fused all-reduce; "horovod"
+            and "shared_memory" insist on one. What is sent in 16 bits, eager steps, and sums over a part of the ranks
+            are Horovod's in any case. `kp.describe` shows the way of each.
 
     Raises:
-        ValueError: an option has no such value, a file for `autotune` is wrong, or the mesh does not cover all ranks.
+        ValueError: an option has no such value, a file for `autotune` is wrong, sums cannot go the way that
+            `reduce_by` insists on, or the mesh does not cover all ranks.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class DataParallel(keras.distribution.DataParallel):
         cycle_time_ms: float | None = None,
         autotune: bool | str | os.PathLike = False,
         custom_loss: str = "mean",
+        reduce_by: ReduceBy = "auto",
     ):
         options = Options(
             reduction,  # type: ignore[arg-type]
@@ -70,6 +77,7 @@ class DataParallel(keras.distribution.DataParallel):
             remainder,
             cycle_time_ms,
             custom_loss=custom_loss,  # type: ignore[arg-type]
+            reduce_by=reduce_by,
         )
         start(options)
         self.keras_par_options = options if autotune is False else tuned(options, autotune)

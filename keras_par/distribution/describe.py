@@ -18,6 +18,7 @@ from keras_par.seam.binding import bound
 from keras_par.seam.layouts import said_by
 from keras_par.seam.outputs import OutputRow
 from keras_par.seam.state import entries
+from keras_par.seam.sums import way
 from keras_par.seam.views import is_sharded
 from keras_par.seam.whole_files import beside
 
@@ -51,6 +52,7 @@ class Description:
     local_optimizer_bytes: int
     collectives: dict[str, list[Call]]  # of a step, by the method's name; steps that have not been traced are missing
     outputs: dict[str, list[OutputRow]]  # of the layers' calls, the same
+    sums: str = ""  # which way the sums over ranks go, a sentence; empty where there are none
 
     @property
     def num_bytes(self) -> int:
@@ -85,6 +87,8 @@ class Description:
             f"Parameters: {megabytes(self.num_bytes)}, on this rank {megabytes(self.local_bytes)}; optimizer: "
             f"{megabytes(self.optimizer_bytes)}, on this rank {megabytes(self.local_optimizer_bytes)}"
         )
+        if self.sums:
+            console.print(self.sums)
         for method, calls in self.collectives.items():
             console.print(
                 f"Layers in {method}, and what they send:", outputs_table(self.outputs[method], calls), sep="\n"
@@ -97,7 +101,7 @@ class Description:
     def _variables_table(self) -> Table:
         table = Table("variable", "shape", "layout", "on this rank", "bytes", box=None, pad_edge=False)
         for row in self.variables:
-            layout = divisions(row.axes)
+            layout = divisions(row.axes) + (" (follows)" if any(row.axes) and row.said_by is None else "")
             table.add_row(row.path, shown(row.shape), layout, shown(row.local_shape), str(row.local_bytes))
         return table
 
@@ -130,6 +134,7 @@ def describe(model: keras.Model) -> Description:
         local_optimizer_bytes=sum(row.local_bytes for row in slots),
         collectives={} if binding is None else binding.collectives,
         outputs={} if binding is None else binding.outputs,
+        sums="" if binding is None else way(binding),
     )
 
 
@@ -155,7 +160,7 @@ def outputs_table(outputs: list[OutputRow], calls: list[Call]) -> Table:
     table = Table("layer", "kind", "output", "layout", "on this rank", "sent", box=None, pad_edge=False)
     sent = sent_by_layer(calls)
     for row in outputs:
-        layout = divisions(row.axes) + (" (inferred)" if any(row.axes) and not row.is_said else "")
+        layout = divisions(row.axes) + (" (inferred)" if row.is_inferred else "")
         table.add_row(row.layer, row.kind, shown(row.shape), layout, shown(row.local_shape), sent.get(row.layer, ""))
     return table
 
@@ -182,11 +187,14 @@ def summary(calls: list[Call]) -> str:
 
 def collectives_table(calls: list[Call]) -> Table:
     """One row for each collective of a step, in the order in which they were traced."""
-    table = Table("collective", "ranks", "shapes", "bytes", "layer", "source", box=None, pad_edge=False)
+    has_ways = any(call.road for call in calls)
+    columns = ("collective", *(["way"] if has_ways else []), "ranks", "shapes", "bytes", "layer", "source")
+    table = Table(*columns, box=None, pad_edge=False)
     for call in calls:
         shapes = " ".join(map(shown, call.shapes[:3])) + (" ..." if len(call.shapes) > 3 else "")
         size = "?" if call.num_bytes is None else str(call.num_bytes)
-        table.add_row(call.kind, shown(call.ranks), shapes, size, call.layer, call.source)
+        way_of = [(call.road or "").replace("_", " ")] if has_ways else []
+        table.add_row(call.kind, *way_of, shown(call.ranks), shapes, size, call.layer, call.source)
     return table
 
 

@@ -5,6 +5,7 @@ import random
 import keras
 
 from keras_par.comm import world
+from keras_par.comm.communicator import ReduceBy
 from keras_par.comm.reducer import FUSION_MB, Compression
 from keras_par.distribution.start import start
 from keras_par.seam.binding import Options
@@ -18,7 +19,7 @@ class ModelParallel(keras.distribution.ModelParallel):
     ```python
     mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"))
     layout_map = keras.distribution.LayoutMap(mesh)
-    layout_map["dense.*kernel"] = (None, "model")
+    layout_map[".*dense.*kernel"] = (None, "model")
     strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
     with strategy.scope():
         model = keras.Sequential([...])
@@ -42,6 +43,10 @@ class ModelParallel(keras.distribution.ModelParallel):
         remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
         cycle_time_ms: how often Horovod looks for tensors to reduce, see `kp.DataParallel`.
         custom_loss: "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
+        reduce_by: the way of sums over all ranks, see `kp.DataParallel`.
+        propagate: True divides what follows, too: variables of which operations would take a part only, such as the
+            bias of a kernel by columns and the kernel behind it, and results of products by rows. Variables that a
+            pattern is for stay as it says. Costs one trace and one broadcast of them before the first step.
 
     Raises:
         ValueError: an option has no such value, or the mesh does not hold each rank once. Later, when a variable is
@@ -61,6 +66,8 @@ class ModelParallel(keras.distribution.ModelParallel):
         remainder: Remainder = "exact",
         cycle_time_ms: float | None = None,
         custom_loss: str = "mean",
+        reduce_by: ReduceBy = "auto",
+        propagate: bool = False,
     ):
         self.keras_par_options = Options(
             reduction,  # type: ignore[arg-type]
@@ -70,8 +77,10 @@ class ModelParallel(keras.distribution.ModelParallel):
             remainder,
             cycle_time_ms,
             custom_loss=custom_loss,  # type: ignore[arg-type]
+            reduce_by=reduce_by,
+            propagate=propagate,
         )
-        start(self.keras_par_options)
+        start(self.keras_par_options, has_groups=True)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)
         mesh_of(self)
         share_random_state()
@@ -84,6 +93,6 @@ def share_random_state() -> None:
     on JAX. Costs two all-gathers of a few bytes.
     """
     if world.current().size > 1:
-        states = world.current().all_gather_object(random.getstate(), "kp.random")
+        states = world.current().all_gather_object(random.getstate(), "kp.ModelParallel()")
         version, numbers, gauss = states[0]
         random.setstate((version, tuple(numbers), gauss))

@@ -30,7 +30,10 @@ OPTIONS: dict[str, tuple] = {
     "remainder": ("exact", "wrap", "drop"),
     "cycle_time_ms": (),
     "custom_loss": ("mean", "sum"),
+    "reduce_by": ("auto", "horovod", "shared_memory"),
+    "propagate": (True, False),
 }
+OF_LAYOUTS = ("batch_dim_name", "propagate")  # those of kp.ModelParallel alone
 UNITS = {"fusion_mb": "megabytes", "cycle_time_ms": "milliseconds"}
 
 
@@ -181,8 +184,9 @@ class Reader:
             if key in UNITS:
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
                     self.refuse(("options", key), f"{key} is {value!r}: give it a number of {UNITS[key]} above 0")
-            elif key == "batch_dim_name" and not mesh:
-                self.refuse(("options", key), "batch_dim_name names an axis, but there is no [mesh]: leave it out")
+            elif key in OF_LAYOUTS and not mesh:
+                what = "names an axis" if key == "batch_dim_name" else "is for a [layout]"
+                self.refuse(("options", key), f"{key} {what}, but there is no [mesh]: leave it out")
             elif not any(value is known or (value == known and isinstance(value, str)) for known in allowed):
                 self.refuse(("options", key), f"{key} cannot be {shown(value)}, {instead(value, allowed)}")
         return options

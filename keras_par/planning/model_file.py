@@ -20,8 +20,10 @@ def build_from(place: str) -> keras.Model:
     """
     file, colon, name = place.rpartition(":")
     path = Path(file)
-    if not colon or not path.is_file():
+    if not colon or not name:
         raise ModelFileError(f"keras-par: '{place}' names no file and function: write it as path/to/model.py:build.")
+    if not path.is_file():
+        raise ModelFileError(f"keras-par: there is no file '{file}': correct the path in '{place}'.")
     function = getattr(module_of(path), name, None)
     if not callable(function):
         raise ModelFileError(f"keras-par: '{file}' has no function '{name}': name the one that returns the model.")

@@ -13,7 +13,7 @@ from keras.src.backend.tensorflow.core import Variable
 from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import REDUCE_BY, Communicator, ReduceBy
 from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, sum_gradients
 from keras_par.seam.layouts import division_of, mesh_of
@@ -22,6 +22,7 @@ from keras_par.seam.patch import wrap
 from keras_par.seam.shards import Remainder
 from keras_par.seam.step import Step
 from keras_par.seam.views import identity, is_sharded, is_summed, sharded
+from keras_par.sharding.following import keeping
 from keras_par.sharding.mesh import RankMesh
 
 ATTRIBUTE = "_keras_par_binding"
@@ -49,8 +50,19 @@ class Options:
     cycle_time_ms: float | None = None
     autotune: str | None = None
     custom_loss: Literal["mean", "sum"] = "mean"
+    reduce_by: ReduceBy = "auto"
+    propagate: bool = False
 
     def __post_init__(self):
+        if self.reduce_by not in REDUCE_BY:
+            raise ValueError(
+                f"keras-par: reduce_by={self.reduce_by!r} is unknown, use 'auto', 'horovod' or 'shared_memory'."
+            )
+        if self.reduce_by == "shared_memory" and self.compression is not None:
+            raise ValueError(
+                f"keras-par: compression='{self.compression}' is for messages, which reduce_by='shared_memory' does "
+                "without: leave out one of them."
+            )
         if self.remainder not in ("exact", "wrap", "drop"):
             raise ValueError(f"keras-par: remainder={self.remainder!r} is unknown, use 'exact', 'wrap' or 'drop'.")
         if self.reduction not in ("mean", "sum"):
@@ -76,6 +88,7 @@ class Binding:
         self.summed_at_tape: set[int] = set()  # the same, summed over ranks
         self.adds_losses = False  # a layer has added a loss in Keras's own step
         self.said: set[str] = set()  # sentences about its steps that were logged
+        self.announced = False  # how it trains was said
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
         self.outputs: dict[str, list[OutputRow]] = {}  # the same
         self.probe: Any = None  # the MetricProbe, once the model's metrics are built
@@ -83,7 +96,7 @@ class Binding:
 
     @property
     def communicator(self) -> Communicator:
-        return world.current()
+        return world.current().through(self.options.reduce_by)
 
     @property
     def mesh(self) -> RankMesh | None:
@@ -98,7 +111,12 @@ class Binding:
 
     def scope(self):
         """Within it variables and outputs get the layouts of a model-parallel strategy, wherever `fit` was called."""
-        return contextlib.nullcontext() if self.mesh is None else self.strategy.scope()
+        return contextlib.nullcontext() if self.mesh is None else self._scope_of_layouts()
+
+    @contextlib.contextmanager
+    def _scope_of_layouts(self) -> Iterator[None]:
+        with self.strategy.scope(), keeping(self.options.propagate):
+            yield
 
     @property
     def num_shards(self) -> int:

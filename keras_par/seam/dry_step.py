@@ -4,7 +4,9 @@ import keras
 import tensorflow as tf
 
 from keras_par.seam.binding import bound
-from keras_par.seam.prepare import build
+from keras_par.seam.layouts import path_of, require_matches
+from keras_par.seam.metrics import layers
+from keras_par.seam.prepare import build, divide_followers
 from keras_par.seam.shards import EvenShard
 from keras_par.seam.trainer import distributed_step
 
@@ -15,7 +17,7 @@ def trace_training_step(model: keras.Model, batch_size: int) -> None:
     Targets have the types that the loss wants for the outputs: class numbers for sparse losses, else the outputs'.
 
     Raises:
-        ValueError: the batch axis does not divide the batch.
+        ValueError: the batch axis does not divide the batch, or a layout map has a pattern for nothing.
     """
     binding = bound(model)
     assert binding is not None
@@ -26,7 +28,9 @@ def trace_training_step(model: keras.Model, batch_size: int) -> None:
         )
     batch = spec_of(model, batch_size // binding.num_shards)
     with binding.scope():
+        divide_followers(model, binding, batch)
         build(model, batch, only_predict=False)
+    require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
     step = distributed_step(model, binding, model.train_step, compiled=False)
     tf.function(step, autograph=False).get_concrete_function(EvenShard(batch, tf.TensorSpec([], tf.bool)))
 

@@ -25,6 +25,7 @@ def install() -> None:
         model_files,
         normalization,
         optimizer,
+        origins,
         random_rows,
         row_shapes,
         sharded_optimizer,
@@ -38,5 +39,5 @@ def install() -> None:
     sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
     steps = (gradients, lookups, loss, metrics, normalization, optimizer, row_shapes, random_rows, epoch, trainer)
     files = (whole_files, model_files, stock_callbacks, summary)
-    for part in (active_strategy, *sharding, binding, devices, *steps, *files):
+    for part in (active_strategy, origins, *sharding, binding, devices, *steps, *files):
         part.install()

@@ -51,7 +51,10 @@ def mesh_of(strategy: Any) -> RankMesh | None:
     """The mesh of a model-parallel strategy, None for others."""
     if not isinstance(strategy, distribution_lib.ModelParallel):
         return None
-    return rank_mesh(strategy.device_mesh, strategy.batch_dim_name)
+    mesh = rank_mesh(strategy.device_mesh, strategy.batch_dim_name)
+    if hasattr(strategy, "keras_par_options"):
+        mesh.reduce_by = strategy.keras_par_options.reduce_by
+    return mesh
 
 
 def data_place() -> tuple[int, int]:

@@ -12,10 +12,8 @@ import keras
 import tensorflow as tf
 from keras.src import backend, tree
 from keras.src.backend.common import global_state
-from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.tensorflow import core, linalg, math, nn, numpy, random
 
-from keras_par.comm import place
 from keras_par.seam.patch import wrap
 from keras_par.seam.views import is_sharded, made_whole, sharded
 from keras_par.sharding import tensor as tensors
@@ -32,7 +30,6 @@ UNTOUCHED = ("is_tensor", "name_scope", "device_scope", "compute_output_spec", "
 def install() -> None:
     """Wraps the functions of Keras's TensorFlow backend, the first time that something is sharded."""
     remember_by(memory_of_call)
-    place.find_by(current_path)
     for name in (*BINARY, *COMPARISONS):
         wrap(tf.Tensor, f"__{name}__", left_operand)
     replaced: dict[Any, Callable] = {}

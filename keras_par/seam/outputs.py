@@ -15,7 +15,7 @@ from keras_par.sharding.tensor import ShardedTensor
 
 @dataclass(frozen=True)
 class OutputRow:
-    """The output of a layer's call; `axes` is all None where every rank has it whole, but for rows of other ranks."""
+    """The output of a layer's call; `axes` is all None where every rank has it whole."""
 
     layer: str
     kind: str
@@ -23,6 +23,12 @@ class OutputRow:
     axes: tuple[str | None, ...]
     is_said: bool  # the layout map has a pattern for it
     local_shape: tuple[int | None, ...]
+    has_rows: bool = False  # its first dim is the batch's, which the batch axis divides
+
+    @property
+    def is_inferred(self) -> bool:
+        """True if it is divided in another way than by rows, and the layout map does not say so."""
+        return any(self.axes[self.has_rows :]) and not self.is_said
 
 
 @contextlib.contextmanager
@@ -49,13 +55,26 @@ def is_of_step(output: Any) -> bool:
 
 
 def row_of(layer: keras.layers.Layer, output: Any) -> OutputRow:
-    shape = tuple(output.shape)
-    sharded = isinstance(output, ShardedTensor)
+    shape, sharded = tuple(output.shape), isinstance(output, ShardedTensor)
+    axes = output.axes if sharded else (None,) * len(shape)
+    local_shape = tuple(output.local.shape) if sharded else shape
+    step = steps.current()
+    assert step is not None
+    # A dim of as many elements as the batch has rows here is taken for that of the rows.
+    has_rows = bool(shape) and step.binding.num_shards > 1 and axes[0] is None and is_number_of_rows(shape[0], step)
+    if has_rows:
+        shape = (step.total if isinstance(step.total, int) and shape[0] is not None else None, *shape[1:])
+        axes = (step.binding.strategy.batch_dim_name, *axes[1:])
     return OutputRow(
         layer=path_of(layer),
         kind=type(layer).__name__,
         shape=shape,
-        axes=output.axes if sharded else (None,) * len(shape),
+        axes=axes,
         is_said=said_by(distribution_lib.distribution(), f"{path_of(layer)}/output") is not None,
-        local_shape=tuple(output.local.shape) if sharded else shape,
+        local_shape=local_shape,
+        has_rows=has_rows,
     )
+
+
+def is_number_of_rows(size: int | None, step: steps.Step) -> bool:
+    return size is None or (isinstance(step.local, int) and size == step.local)

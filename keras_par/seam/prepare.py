@@ -16,9 +16,11 @@ from keras_par.seam.compiled import settings_of
 from keras_par.seam.layouts import path_of, require_matches
 from keras_par.seam.metric_probe import MetricProbe
 from keras_par.seam.metrics import layers
+from keras_par.seam.propagate import propagate
 from keras_par.seam.same_weights import allow_other_weights
 from keras_par.seam.shards import KINDS
 from keras_par.seam.state import is_partial, state_of
+from keras_par.seam.sums import announce
 from keras_par.seam.views import is_sharded, local_view, sharded
 
 
@@ -38,9 +40,12 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
             a pattern for nothing.
     """
     with binding.scope():
+        divide_followers(model, binding, element_spec)
         build(model, element_spec, only_predict)
     variables = state_of(model)
     compare(binding, model, variables)
+    if not binding.announced:
+        announce(model, binding)
     require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
     if binding.options.broadcast_variables:
         take_state_of_rank_0(binding, variables, whole=not binding.prepared)
@@ -52,11 +57,24 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
     binding.prepared = not only_predict
 
 
+def divide_followers(model: keras.Model, binding: Binding, element_spec) -> None:
+    """Divides the variables that follow from the layout map, where the strategy says so, as `propagate` does."""
+    if not binding.options.propagate or binding.prepared:
+        return
+    batch = batch_spec(element_spec)
+    build_forward(model, batch)
+    propagate(model, binding, keras.utils.unpack_x_y_sample_weight(batch)[0])
+
+
+def batch_spec(element_spec):
+    """The type of a batch, for any number of rows."""
+    batch = element_spec.batch if isinstance(element_spec, KINDS) else element_spec
+    return tree.map_structure(symbol, batch)
+
+
 def build(model: keras.Model, element_spec, only_predict: bool) -> None:
     """Creates the weights, metrics and optimizer slots that Keras would create while tracing the first step."""
-    if isinstance(element_spec, KINDS):
-        element_spec = element_spec.batch
-    batch = tree.map_structure(symbol, element_spec)
+    batch = batch_spec(element_spec)
     compiled = [part for part in (model._compile_loss, model._compile_metrics) if part is not None]
     unbuilt = [part for part in compiled if not part.built]
     try:

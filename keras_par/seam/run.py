@@ -11,13 +11,15 @@ import keras
 import tensorflow as tf
 from keras.callbacks import BackupAndRestore, History, ModelCheckpoint, ProgbarLogger, TensorBoard
 
-from keras_par.comm.agreement import AgreedValueError, exchange
+from keras_par.comm.agreement import AgreedValueError
 from keras_par.comm.broadcast import broadcast_variables
+from keras_par.comm.turns import name_of_thread
 from keras_par.plan.fingerprint import first_unequal
 from keras_par.seam import metrics
-from keras_par.seam.arrays import global_seed
+from keras_par.seam.arrays import checksum, global_seed
 from keras_par.seam.binding import Binding, optimizers_of
 from keras_par.seam.input import Source
+from keras_par.seam.meeting import meet
 from keras_par.seam.prepare import prepare
 from keras_par.seam.same_data import warn_if_unequal
 from keras_par.seam.same_weights import require_same_weights
@@ -81,9 +83,9 @@ class Run:
         Raises:
             ValueError: on every rank, if the ranks' arguments or inputs do not fit together.
         """
-        answers = exchange(
-            self.communicator, "kp.run", self._describe(source), source.complaint(self.binding.num_shards)
-        )
+        about, complaint = self._describe(source), source.complaint(self.binding.num_shards)
+        rows = None if source.is_sharded else about["rows"]
+        answers = meet(self.communicator, about, complaint, self.model.name, rows)
         require_equal(self.kind, answers, unequal="batches" if source.is_sharded else None)
         self.logs_each_step = any(answer["logs_each_step"] for answer in answers)
         if not self._started:
@@ -115,7 +117,14 @@ class Run:
             warn_if_unequal(self.communicator, read, "the dataset has given other rows")
 
     def open_batch(self, batch) -> None:
-        """Prepares the model before its first `*_on_batch`, whose `batch` is global."""
+        """Prepares the model before its first `*_on_batch`, whose `batch` is global.
+
+        In another thread than the main one it costs two all-gathers of a few bytes, to find the others' same call.
+        """
+        if name_of_thread() is not None:
+            rows = checksum(batch) if getattr(self.binding.strategy, "auto_shard_dataset", True) else None
+            answers = meet(self.communicator, {"call": self.kind}, None, self.model.name, rows)
+            require_equal(self.kind, answers)
         if not self.binding.prepared:
             spec = keras.tree.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), batch)
             prepare(self.model, self.binding, spec, only_predict=self.kind == "predict")
@@ -194,7 +203,7 @@ class Opened:
     end: End
 
 
-NEED_NOT_BE_EQUAL = ("may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows")
+NEED_NOT_BE_EQUAL = ("turn", "may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows")
 
 
 def say_what_is_odd(source: Source, counts: list[int | None], num_ranks: int) -> None:

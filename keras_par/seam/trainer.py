@@ -12,6 +12,7 @@ from keras.src.trainers.trainer import Trainer
 
 from keras_par.comm import failures, heartbeat, world
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.turns import turns
 from keras_par.comm.watched import marked
 from keras_par.seam import autotune, loggers, memories, metrics, packages, writers
 from keras_par.seam import binding as bindings
@@ -78,7 +79,8 @@ def together(original, kind: runs.Kind):
         if kind == "fit":
             call.arguments["callbacks"] = with_our_own(self, call.arguments["callbacks"], binding is not None)
         is_common = binding is not None or is_alone()
-        with heartbeat.current().call(kind, is_common), epochs.released_after():
+        turn = contextlib.nullcontext() if binding is None else turns.turn(f"{kind} of '{self.name}'")
+        with turn, heartbeat.current().call(kind, is_common), epochs.released_after():
             if binding is None:
                 with alone(self):
                     return original(*call.args, **call.kwargs)
@@ -161,7 +163,8 @@ def batch_together(original, kind: runs.Kind):
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
         batch = tuple(call.arguments[name] for name in ("x", "y", "sample_weight") if name in call.arguments)
-        with heartbeat.current().call(kind), runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
+        turn = turns.turn(f"{original.__name__} of '{self.name}'")
+        with turn, heartbeat.current().call(kind), runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
             told(lambda: run.open_batch(batch))
             return told(lambda: original(*call.args, **call.kwargs))
 

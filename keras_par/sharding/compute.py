@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from keras_par.sharding.collectives import enter, gather, gather_and_enter, split, total
+from keras_par.sharding.collectives import enter, gather, gather_and_enter, scatter, split, total
+from keras_par.sharding.following import keeps_divided, note_cut
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.shared import once
 from keras_par.sharding.tensor import ShardedTensor
@@ -40,18 +41,23 @@ def compute(
         A ShardedTensor if a dim of the result is divided, else a tensor.
 
     Costs what changes of layout cost where operands do not fit together, and one all-reduce of the result for each
-    axis that divides a dim which the result lacks. Backward it costs one all-reduce for each operand that is alike on
-    all ranks and lacks a divided dim.
+    axis that divides a dim which the result lacks, or a reduce-scatter where `following.keeping` leaves it divided.
+    Backward it costs one all-reduce for each operand that is alike on all ranks and lacks a divided dim.
     """
     mesh = next(operand.mesh for operand in operands if isinstance(operand, ShardedTensor))
     axis_of = agree(operands, labels, undivided)
     fitted = [fit(operand, names, axis_of, mesh) for operand, names in zip(operands, labels, strict=True)]
     value = local(*fitted)
+    axes = [None if name is None else axis_of.get(name) for name in result]
+    is_product = len(operands) > 1
     for name, axis in axis_of.items():
-        if name not in result:
+        if name in result:
+            continue
+        if is_product and keeps_divided(value.shape.as_list(), axes, mesh.size(axis)):
+            value, axes[-1] = scatter(value, len(axes) - 1, mesh.along(axis)), axis
+        else:
             value = total(value, mesh.along(axis))
-    axes = tuple(None if name is None else axis_of.get(name) for name in result)
-    return ShardedTensor(value, axes, mesh) if any(axes) else value
+    return ShardedTensor(value, tuple(axes), mesh) if any(axes) else value
 
 
 def agree(operands: Sequence[Any], labels: Sequence[Labels], undivided: Sequence[Label]) -> dict[Label, str]:
@@ -77,6 +83,8 @@ def fit(operand: Any, names: Labels, axis_of: dict[Label, str], mesh: RankMesh) 
     if not isinstance(operand, ShardedTensor):
         if operand is None or (not names and not tf.is_tensor(operand)):
             return operand
+        if any(name in axis_of for name in names):
+            note_cut(operand, tuple(axis_of.get(name) for name in names))
         operand = tf.convert_to_tensor(operand)
         tensor, axes = operand, cast(list[str | None], [None] * len(names))
     else:

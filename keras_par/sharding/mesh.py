@@ -1,7 +1,7 @@
 """A mesh of the job's ranks and the communicators along its axes."""
 
 from keras_par.comm import world
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, ReduceBy
 from keras_par.plan.layout import Axes, local_shape, shard_of
 from keras_par.plan.mesh import Mesh
 
@@ -16,6 +16,7 @@ class RankMesh:
 
     def __init__(self, plan: Mesh, batch_axis: str | None = None):
         self.plan, self.batch_axis = plan, batch_axis
+        self.reduce_by: ReduceBy = "auto"  # the way of sums along axes that hold all ranks
 
     def __eq__(self, other) -> bool:
         return isinstance(other, RankMesh) and self.plan == other.plan
@@ -37,7 +38,8 @@ class RankMesh:
 
         The groups of all axes are made the first time one is asked for, on all ranks together.
         """
-        found = {name: world.current().group(self.plan.groups(name)) for name in self.plan.axis_names}
+        job = world.current().through(self.reduce_by)
+        found = {name: job.group(self.plan.groups(name)) for name in self.plan.axis_names}
         return found[axis]
 
     def local_shape(self, shape, axes: Axes) -> tuple[int, ...]:

@@ -32,12 +32,12 @@ def values(rank: int, dtype: tf.DType, seed: int) -> list[np.ndarray]:
 rank, size, ending = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 file = -1
 if rank == 0:
-    offer, file = shared_memory.make(size)
+    offer, file, _ = shared_memory.make(size)
     print(json.dumps(offer), flush=True)
     sys.stdin.readline()  # until all have come
 else:
     offer = json.loads(sys.argv[4])
-functions = shared_memory.joined(offer, rank, size)
+functions, _ = shared_memory.joined(offer, rank, size)
 assert functions is not None
 print("joined", flush=True)
 sys.stdin.readline()

@@ -1,0 +1,33 @@
+"""Knows the line of code that made a layer, which tells more than the one in Keras that its operations stand in."""
+
+import keras
+from keras.src.backend.common import global_state
+from keras.src.backend.common.name_scope import current_path
+
+from keras_par.comm import place
+from keras_par.seam.patch import wrap
+
+MADE_AT = "_keras_par_made_at"
+
+
+def install() -> None:
+    """Notes on each new layer the line of the user's that makes it."""
+    wrap(keras.layers.Layer, "__init__", noted)
+    place.find_by(of_layer_under_way)
+
+
+def noted(original):
+    def replacement(self, *args, **kwargs):
+        # Not by setattr, which would track it.
+        vars(self).setdefault(MADE_AT, place.line_of_user())
+        return original(self, *args, **kwargs)
+
+    return replacement
+
+
+def of_layer_under_way() -> tuple[str, str]:
+    """Its path, and the line that made it or the layer that it is a part of."""
+    stack = global_state.get_global_attribute("name_scope_stack") or []
+    layers = [scope.caller for scope in stack if isinstance(scope.caller, keras.layers.Layer)]
+    made = (vars(layer).get(MADE_AT) for layer in reversed(layers))
+    return current_path(), next(filter(None, made), "")

@@ -1,0 +1,80 @@
+"""Which way sums take can be chosen and seen; the result is one process's, whichever it is."""
+
+import numpy as np
+import pytest
+
+from keras_par.plan.strategy_file import parse_strategy
+from tests import reduce_by_tasks as tasks
+from tests.ranks.pool import Failure
+
+WAYS = ["auto", "horovod", "shared_memory", "horovod"]
+ROADS = ["shared_memory", "horovod", "shared_memory", "horovod"]
+
+
+def test_both_ways_train_side_by_side_as_one_process(ranks, plain):
+    [alone] = plain.run(tasks.alone, epochs=3)
+    for result in ranks(2).run(tasks.train, ways=WAYS, epochs=3):
+        assert result["size"] == 2
+        assert [set(roads) for roads in result["roads"]] == [{road} for road in ROADS]
+        for found in result["weights"]:
+            for own, expected in zip(found, alone, strict=True):
+                np.testing.assert_allclose(own, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_describe_says_the_way(ranks):
+    for result in ranks(2).run(tasks.train, ways=WAYS[:2], epochs=1):
+        shared, horovod = result["texts"]
+        assert "Gradients are summed through the shared memory of this host (reduce_by='auto')." in shared
+        assert "Gradients are summed by Horovod over MPI (reduce_by='horovod')." in horovod
+        assert "all_reduce  shared memory" in shared and "all_reduce  horovod" in horovod
+    for result in ranks(4).run(tasks.train, ways=["auto"], epochs=1):
+        assert "no shared memory, because KERAS_PAR_SHARED_MEMORY=0 is set on rank 3" in " ".join(
+            result["texts"][0].split()
+        )
+
+
+@pytest.mark.parametrize("mesh", [(2, 1), (1, 2)])
+def test_a_mesh_over_all_ranks_sums_the_way_that_is_chosen(mesh, ranks):
+    for result in ranks(2).run(tasks.train, ways=["shared_memory", "horovod"], epochs=2, mesh=mesh):
+        shared, horovod = result["roads"]
+        assert len(shared) == len(horovod) and set(horovod) == {"horovod"}
+        assert "shared_memory" in shared
+        for one, other in zip(*result["weights"], strict=True):
+            np.testing.assert_array_equal(one, other)  # two numbers add up alike, whoever adds them
+
+
+@pytest.mark.parametrize(
+    ("which", "size", "sentence"),
+    [
+        ("unknown", 2, "reduce_by='mpi' is unknown, use 'auto', 'horovod' or 'shared_memory'."),
+        ("impossible", 4, "reduce_by='shared_memory' cannot be, because KERAS_PAR_SHARED_MEMORY=0 is set on rank 3: "),
+        ("compressed", 2, "compression='fp16' is for messages, which reduce_by='shared_memory' does without: "),
+        ("different", 2, '"strategy\'s reduce_by" is auto on rank 0 but horovod on rank 1'),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_on_all_ranks(which, size, sentence, ranks):
+    results = ranks(size).attempt(tasks.misuse, seconds=60, which=which)
+    assert len(results) == size and all(isinstance(result, Failure) for result in results), results
+    assert all(result.message.startswith("keras-par: ") for result in results)
+    assert sentence.replace('"', "'") in results[0].message
+    assert len({result.message for result in results}) == 1
+
+
+@pytest.mark.parametrize(
+    ("which", "sentence"),
+    [
+        ("cycle", "cycle_time_ms=2 is ignored, because sums go through the host's shared memory, which has no cycles"),
+        ("eager", "reduce_by='shared_memory' is ignored for 'sequential"),
+        ("cycle of Horovod", None),
+    ],
+)
+def test_what_is_ignored_warns(which, sentence, ranks):
+    for found in ranks(2).run(tasks.warned, which=which):
+        assert len(found) == (sentence is not None), found
+        assert sentence is None or found[0].startswith(f"keras-par: {sentence}")
+
+
+def test_a_strategy_file_says_the_way():
+    assert parse_strategy('[options]\nreduce_by = "horovod"\n', "x.toml", "x").options == {"reduce_by": "horovod"}
+    with pytest.raises(ValueError, match=r"x.toml, line 2: reduce_by cannot be 'horovode', the nearest is 'horovod'"):
+        parse_strategy('[options]\nreduce_by = "horovode"\n', "x.toml", "x")
