@@ -124,6 +124,8 @@ def test_both_engines_pass_the_self_test_on_two_ranks(healthy):
         for message in outcome.messages:
             assert 1 < message.microseconds < 1e6
             assert message.megabytes_per_second == pytest.approx(message.bytes / message.microseconds, abs=1e-3)
+        assert outcome.shared_sums_right and outcome.no_shared_memory is None
+        assert [message.bytes for message in outcome.shared_messages] == list(SIZES)
         assert outcome.messages[-1].megabytes_per_second > 100 * outcome.messages[0].megabytes_per_second
 
 
@@ -135,9 +137,11 @@ def test_table_and_json_say_the_same(healthy, call, monkeypatch):
     for version in found["installed"]["versions"].values():
         assert f" {version} " in table
     for size, name in SIZES.items():
-        [row] = re.findall(rf"^ +{name} +(\d+) +([\d.]+) +(\d+) +([\d.]+) *$", table, re.MULTILINE)
-        for engine, microseconds, speed in (("mpi", *row[:2]), ("gloo", *row[2:])):
-            [message] = [each for each in found["self_test"][engine]["messages"] if each["bytes"] == size]
+        [row] = re.findall(rf"^ +{name}" + 3 * r" +(\d+) +([\d.]+)" + " *$", table, re.MULTILINE)
+        tests = found["self_test"]
+        measured = (tests["mpi"]["messages"], tests["gloo"]["messages"], tests["mpi"]["shared_messages"])
+        for messages, microseconds, speed in zip(measured, row[::2], row[1::2], strict=True):
+            [message] = [each for each in messages if each["bytes"] == size]
             assert float(microseconds) == pytest.approx(message["microseconds"], abs=0.5)
             assert float(speed) == pytest.approx(message["megabytes_per_second"], rel=0.06)
 

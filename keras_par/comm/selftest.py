@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_par.comm import horovod, launch
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import HorovodCommunicator
+from keras_par.comm.shared_memory import shared
 
 REPEATS = {4: 100, 64 << 10: 100, 1 << 20: 50, 16 << 20: 10}  # timed all-reduces for each message size in bytes
 WARM_UP = 5  # calls before the timed ones: connections are made, buffers grow, Horovod caches the name
@@ -39,7 +40,8 @@ def main(folder: str) -> None:
 
     Its keys: "stage" (what the rank was doing last), "process_sets" (whether each set summed over its members alone),
     "sums" (whether all all-reduces gave the right sum) and "messages", a list of {"bytes", "microseconds"}, the
-    median time of an all-reduce of so many bytes.
+    median time of an all-reduce of so many bytes; then "no_shared_memory" (why sums cannot go through the host's shared
+    memory, or null), "shared_sums" and "shared_messages", as Horovod's are.
 
     Raises:
         RuntimeError: Horovod does not load.
@@ -56,16 +58,26 @@ def main(folder: str) -> None:
     communicator = HorovodCommunicator(launched.engine, launched.size)
     record.note(stage="summing over process sets")
     record.note(process_sets=all([sums_over_members(operations, each) for each in sets if each.included()]))
+    try_sizes(record, communicator, "", "reducing messages")
+    record.note(stage="sharing memory")
+    sharing = shared(communicator)
+    record.note(no_shared_memory=communicator.no_shared_memory)
+    if sharing is not communicator:
+        try_sizes(record, sharing, "shared_", "summing in shared memory")
+    communicator.barrier("selftest.end")
+    record.note(stage="at the end")
+
+
+def try_sizes(record: Record, communicator: Communicator, kind: str, what: str) -> None:
+    """Notes times and whether sums are right, under names that begin with `kind`."""
     messages: list[dict[str, float]] = []
-    record.note(sums=True, messages=messages)
+    record.note(**{f"{kind}sums": True, f"{kind}messages": messages})
     for size, repeats in REPEATS.items():
-        record.note(stage=f"reducing messages of {size} bytes")
+        record.note(stage=f"{what} of {size} bytes")
         total, microseconds = measure(communicator, size, repeats)
         messages.append({"bytes": size, "microseconds": round(microseconds, 1)})
         if total != communicator.size * (communicator.size + 1) / 2:
-            record.note(sums=False)
-    communicator.barrier("selftest.end")
-    record.note(stage="at the end")
+            record.note(**{f"{kind}sums": False})
 
 
 def halves(size: int) -> list[list[int]]:
@@ -83,13 +95,19 @@ def sums_over_members(operations, process_set) -> bool:
 def measure(communicator: Communicator, size: int, repeats: int) -> tuple[float, float]:
     """Times all-reduces of `size` bytes that sum 1, 2, ... over the ranks; returns the sum and the median microseconds.
 
-    The sum is NaN where its elements differ.
+    The sum is NaN where its elements differ. Horovod is called eagerly; shared memory is for sums in graphs.
     """
     value = tf.fill([size // 4], float(communicator.rank + 1))
+
+    def reduced(given):
+        return communicator.all_reduce([given], f"selftest.{size}")
+
+    if communicator.reduces_by == "shared_memory":
+        reduced = tf.function(reduced, autograph=False).get_concrete_function(value)
     seconds = []
     for _ in range(WARM_UP + repeats):
         begin = time.perf_counter()
-        [total] = communicator.all_reduce([value], f"selftest.{size}")
+        [total] = reduced(value)
         elements = total.numpy()
         seconds.append(time.perf_counter() - begin)
     total = float(elements[0]) if (elements == elements[0]).all() else math.nan

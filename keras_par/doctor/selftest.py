@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ class Outcome:
     process_sets_right: bool
     messages: list[Message]
     problem: str | None
+    shared_sums_right: bool = False  # those through the host's shared memory
+    shared_messages: list[Message] = field(default_factory=list)
+    no_shared_memory: str | None = None  # why there are none
 
 
 def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Outcome:
@@ -69,6 +72,9 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
         process_sets_right=all(each.get("process_sets", False) for each in records),
         messages=[speed(message) for message in records[0].get("messages", [])],
         problem=problem,
+        shared_sums_right=all(each.get("shared_sums", False) for each in records),
+        shared_messages=[speed(message) for message in records[0].get("shared_messages", [])],
+        no_shared_memory=records[0].get("no_shared_memory"),
     )
 
 
@@ -155,6 +161,8 @@ def judge(records: list[dict[str, Any]], status: int | None, output: str) -> str
             return f"the sum over a process set is wrong on rank {rank}"
         if not record.get("sums"):
             return f"the sum of an all-reduce is wrong on rank {rank}"
+        if record.get("shared_sums") is False:
+            return f"the sum through shared memory is wrong on rank {rank}"
     return None
 
 

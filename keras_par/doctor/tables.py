@@ -79,14 +79,21 @@ def show_self_test(console: Console, report: Report, with_self_test: bool) -> No
     if not report.self_test:
         reason = "left out until what is broken is repaired" if with_self_test else "left out, as asked"
         return show_pairs(console, "Self-test", {"": reason})
-    show_pairs(console, "Self-test", {NAMES[each.engine]: result(each) for each in report.self_test})
+    results = {NAMES[each.engine]: result(each) for each in report.self_test}
+    first = report.self_test[0]  # shared memory is the same beside any engine
+    if not first.problem:
+        results["shared memory"] = shared_result(first)
+    show_pairs(console, "Self-test", results)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("  all-reduce", width=15)
-    for each in report.self_test:
-        table.add_column(f"{NAMES[each.engine]}: us", justify="right")
+    measured = {NAMES[each.engine]: each.messages for each in report.self_test}
+    if first.shared_messages:
+        measured["shared memory"] = first.shared_messages
+    for name in measured:
+        table.add_column(f"{name}: us", justify="right")
         table.add_column("MB/s", justify="right", min_width=7)
-    for size in {message.bytes: None for each in report.self_test for message in each.messages}:
-        table.add_row(f"  {size_name(size)}", *[cell for each in report.self_test for cell in cells(each, size)])
+    for size in {message.bytes: None for messages in measured.values() for message in messages}:
+        table.add_row(f"  {size_name(size)}", *[cell for each in measured.values() for cell in cells(each, size)])
     if table.rows:
         console.print(table)
         console.print()
@@ -100,9 +107,16 @@ def result(outcome: Outcome) -> str:
     return f"{outcome.ranks} ranks, {cycle}: sums and process sets right"
 
 
-def cells(outcome: Outcome, size: int) -> tuple[str, str]:
+def shared_result(outcome: Outcome) -> str:
+    """What came out for sums through the host's shared memory."""
+    if outcome.no_shared_memory is not None:
+        return f"not used, because {outcome.no_shared_memory}"
+    return f"{outcome.ranks} ranks: sums right; jobs on one host sum this way unless reduce_by='horovod'"
+
+
+def cells(messages: list[Message], size: int) -> tuple[str, str]:
     """Microseconds and megabytes per second for messages of `size` bytes."""
-    found: list[Message] = [message for message in outcome.messages if message.bytes == size]
+    found = [message for message in messages if message.bytes == size]
     return (f"{found[0].microseconds:.0f}", significant(found[0].megabytes_per_second)) if found else ("-", "-")
 
 
