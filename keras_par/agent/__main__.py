@@ -29,6 +29,7 @@ STACK_SECONDS = 0.5  # a program has to write its stacks
 TERMINATE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 DRAIN_SECONDS = 1.0  # children of a program that has ended may hold its output open
 SETTLE_SECONDS = 0.02  # until a step that was beginning sees that it shall pause
+NOTES = {"epoch": "epochs.jsonl", "about": "about.jsonl"}  # kinds that are kept for the report, and where
 TAIL_LINES = 400
 STACK_LASTS_SECONDS = 5.0  # from an error until its stack is written
 BAR_SECONDS = 0.2  # from one picture of a progress bar to the next
@@ -213,8 +214,8 @@ class Agent:
     def _note(self, _: str, text: str, data: bytes) -> None:
         for note in map(wire.parsed, text.splitlines()):
             kind = note.pop("note", None)
-            if kind == "epoch" and self._log:
-                self._log.note("epochs.jsonl", note)
+            if kind in NOTES and self._log:
+                self._log.note(NOTES[kind], note)
             elif kind == "failure":
                 self._failure = note
             elif kind in ("resume", "stopped", "checkpoint"):

@@ -1,13 +1,15 @@
 """`kp.init()` and what it starts: communication, this rank's device, a shared seed, the hooks in Keras."""
 
 import atexit
+import importlib.metadata
 import os
 import random
 import sys
 
+import keras
 import tensorflow as tf
 
-from keras_par.comm import failures, launch, world
+from keras_par.comm import failures, heartbeat, launch, world
 from keras_par.comm.communicator import Communicator
 from keras_par.seam.install import install
 
@@ -43,6 +45,7 @@ def init(engine: str | None = None) -> None:
         failures.start(communicator)
         atexit.register(failures.leave_together)
         share_seed(communicator)
+        tell_versions(communicator)
         sys.excepthook = tell_before(sys.excepthook)
 
 
@@ -97,6 +100,14 @@ def share_seed(communicator: Communicator) -> None:
     shared = communicator.all_gather_object(offer, "kp.seed")[0]
     if own == UNSET_SEED:
         tf.random.set_seed(shared)
+
+
+def tell_versions(communicator: Communicator) -> None:
+    """Lets the launcher know what computes here, for the report."""
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    if communicator.engine != "solo":
+        versions["horovod"] = importlib.metadata.version("horovod")
+    heartbeat.current().tell("about", versions=versions)
 
 
 def tell_before(hook):

@@ -72,6 +72,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
     restarts = max(len(measures.attempts(run)) - 1, sum(event.kind == "restart" for event in run.events))
     ended = any(event.kind == "end" for event in run.events)
     versions = {"keras_par": "keras-par", "python": "Python"}
+    versions |= {"tensorflow": "TensorFlow", "keras": "Keras", "horovod": "Horovod"}
+    strategies = [f"{strategy} ({model})" for model, strategy in run.strategies.items()]
     found = [
         ("ranks", f"{run.num_ranks:,}" if run.num_ranks else ""),
         ("engine", {"mpi": "MPI", "gloo": "Gloo"}.get(run.engine, run.engine)),
@@ -79,6 +81,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("started", words.date(begin) if begin else ""),
         ("took" if ended else "lasted at least", words.duration(end - begin) if begin else ""),
         ("restarts", f"{restarts:,}"),
+        ("strategy", ", ".join(strategies[:4]) + (", ..." if strategies[4:] else "")),
+        ("sums", " ".join(run.sums[:4])),
         ("versions", ", ".join(f"{versions[name]} {version}" for name, version in run.versions.items())),
     ]
     return [(name, value) for name, value in found if value]

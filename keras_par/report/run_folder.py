@@ -11,6 +11,7 @@ from keras_par.report.lines import UNREADABLE, read_lines
 from keras_par.report.progress import Progress, parse_sample
 
 MOST_RANKS = 100_000
+VERSIONS = ("tensorflow", "keras", "horovod")  # that ranks tell of
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Run:
     hosts: dict[int, str] = field(default_factory=dict)
     started: float | None = None  # unix seconds
     versions: dict[str, str] = field(default_factory=dict)
+    strategies: dict[str, str] = field(default_factory=dict)  # by the model's name
+    sums: list[str] = field(default_factory=list)  # which way sums over ranks went, in sentences
     events: list[Event] = field(default_factory=list)
     epochs: list[EpochLogs] = field(default_factory=list)
     progress: dict[int, Progress] = field(default_factory=dict)  # of the ranks that noted any
@@ -73,6 +76,8 @@ def read(folder: Path) -> Run:
         run.num_ranks = max(run.num_ranks, rank + 1)
         for epoch in read_lines(path / "epochs.jsonl", f"{path.name}/epochs.jsonl", parse_epoch, run.notes):
             epochs.setdefault((epoch.attempt, epoch.steps), epoch)  # equal on all ranks, but a kill may cut one's
+        for about in read_lines(path / "about.jsonl", f"{path.name}/about.jsonl", parse_about, run.notes):
+            add_about(run, about)
         progress = Progress()
         for sample in read_lines(path / "progress.jsonl", f"{path.name}/progress.jsonl", parse_sample, run.notes):
             progress.add(*sample)
@@ -96,6 +101,21 @@ def read_description(run: Run, path: Path) -> None:
         run.notes.append("There is no run.json, so command, engine and hosts are not known.")
     except (OSError, *UNREADABLE) as error:
         run.notes.append(f"run.json could not be understood ({type(error).__name__}), so part of the head is missing.")
+
+
+def add_about(run: Run, about: dict[str, Any]) -> None:
+    """Adds what a rank has told about itself."""
+    run.versions |= about["versions"]
+    if about["model"]:
+        run.strategies[about["model"]] = about["strategy"]
+    if about["sums"] and about["sums"] not in run.sums:
+        run.sums.append(about["sums"])
+
+
+def parse_about(line: dict[str, Any]) -> dict[str, Any]:
+    """What a rank has told about itself from its line; raises one of UNREADABLE if it is none."""
+    versions = {name: fields.text(version) for name, version in line.get("versions", {}).items() if name in VERSIONS}
+    return {"versions": versions, **{name: fields.text(line.get(name, "")) for name in ("model", "strategy", "sums")}}
 
 
 def count_of_ranks(value: Any) -> int:
