@@ -222,6 +222,11 @@ def apart() -> Iterator[None]:
         _is_apart.reset(token)
 
 
+def is_apart() -> bool:
+    """True within `apart`."""
+    return _is_apart.get()
+
+
 def for_call(model: keras.Model, call: str) -> Binding | None:
     """The binding by which a trainer method works, made now for a model that has none; None to work on this rank alone.
 

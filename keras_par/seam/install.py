@@ -16,7 +16,9 @@ def install() -> None:
     from keras_par.seam import (
         active_strategy,
         binding,
+        caches,
         devices,
+        downloads,
         epoch,
         gradients,
         lookups,
@@ -39,5 +41,6 @@ def install() -> None:
     sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
     steps = (gradients, lookups, loss, metrics, normalization, optimizer, row_shapes, random_rows, epoch, trainer)
     files = (whole_files, model_files, stock_callbacks, summary)
-    for part in (active_strategy, origins, *sharding, binding, devices, *steps, *files):
+    inputs = (caches, downloads)
+    for part in (active_strategy, origins, *sharding, binding, devices, *inputs, *steps, *files):
         part.install()

@@ -97,6 +97,8 @@ PRIVATE_NAMES = (
     ("keras.src.utils", "file_utils.remove", "the same"),
     ("keras.src.utils", "file_utils.rmtree", "the same"),
     ("keras.src.utils", "io_utils.print_msg", "callbacks print by it"),
+    ("keras.src.utils", "file_utils.get_file", "to let one rank of a host download"),
+    ("keras.src.backend", "config.keras_home", "to find where it downloads to"),
 )
 
 # (what makes an instance, the attributes its __init__ must set, why they are needed)

@@ -99,7 +99,7 @@ def alone(model: keras.Model) -> contextlib.AbstractContextManager:
 def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, arguments: dict) -> runs.Run:
     """A run for these arguments of a trainer method, which it adjusts: quiet ranks, and callbacks that agree."""
     packages.refuse(kind)
-    if arguments["verbose"] == "auto" and binding.communicator.rank != 0:
+    if binding.communicator.rank != 0:  # one process prints once
         arguments["verbose"] = 0
     callbacks = listed(arguments["callbacks"])
     loggers.run_once(callbacks, binding.communicator)
