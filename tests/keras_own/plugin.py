@@ -1,0 +1,101 @@
+"""A pytest plugin for Keras's own tests: joins the job, sets the strategy before each test, and notes each result.
+
+KERAS_OWN_KIND is "plain" for Keras as it is, else keras_par is started. Results are appended to KERAS_OWN_FOLDER as one
+JSON line a test, in a file for each rank, so that the process that started the ranks knows where one hangs. Tests in
+its file "done" are left out: they have run in a job that ended early.
+"""
+
+import json
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(os.environ["KERAS_OWN_FOLDER"])
+IS_PLAIN = os.environ["KERAS_OWN_KIND"] == "plain"
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+NUM_RANKS = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+
+
+def note(**line) -> None:
+    with (FOLDER / f"{RANK}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def name_of(node_id: str) -> str:
+    """A test's id without the folder that Keras is installed in."""
+    return node_id[node_id.rindex("keras/src/") + len("keras/src/") :]
+
+
+def pytest_configure():
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    if IS_PLAIN:
+        return
+    import keras_par as kp
+
+    kp.init()
+    assert (kp.rank(), kp.size()) == (RANK, NUM_RANKS)
+    if NUM_RANKS > 1:
+        share_folders()
+
+
+def share_folders() -> None:
+    """Gives a test the same temporary folder on all ranks, as a script's folder is."""
+    from keras.src.testing import TestCase
+
+    from keras_par.comm import world
+
+    def get_temp_dir(self):
+        own = tempfile.mkdtemp(dir=FOLDER) if RANK == 0 else None
+        return world.current().all_gather_object(own, "test.folder")[0]
+
+    TestCase.get_temp_dir = get_temp_dir
+
+
+def pytest_collection_modifyitems(config, items):
+    done = set((FOLDER / "done").read_text().split("\n"))
+    items[:] = [item for item in items if name_of(item.nodeid) not in done]
+
+
+@pytest.fixture(autouse=True)
+def strategy():
+    import keras
+    import numpy as np
+
+    if not IS_PLAIN:
+        import keras_par as kp
+
+        kp.barrier()
+        keras.distribution.set_distribution(kp.DataParallel())
+    random.seed(1)
+    np.random.seed(1)
+    keras.utils.set_random_seed(1)
+    yield
+    keras.distribution.set_distribution(None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    note(begun=name_of(item.nodeid), time=time.time())
+    return (yield)
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed":
+        said = "" if report.outcome != "failed" else str(report.longrepr)[-4000:]
+        note(name=name_of(report.nodeid), outcome=report.outcome, said=said)
+    if report.when == "teardown" and NUM_RANKS > 1 and not IS_PLAIN:
+        from keras_par.comm import world
+
+        if not world.is_started():  # the ranks have parted: the rest is for a new job
+            os._exit(1)
+
+
+def pytest_sessionfinish():
+    note(finished=True)

@@ -1,0 +1,79 @@
+"""Starts pytest on Keras's own test files, in one process or on each rank of a job, as often as needed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.ranks.pool import REPOSITORY, environment, mpirun
+
+PATIENCE = 120  # seconds without a test's end after which the one under way is called a hang
+
+
+def run(files: list[str], kind: str, folder: Path) -> list[dict[str, dict]]:
+    """For each rank, each test's outcome and what it said, by its name.
+
+    Args:
+        files: below `keras/src`.
+        kind: "plain", "solo" or "ranks" (2 of them).
+        folder: for what the ranks note, and for the tests' files.
+    """
+    num_ranks = 2 if kind == "ranks" else 1
+    results: list[dict[str, dict]] = [{} for _ in range(num_ranks)]
+    while True:
+        folder.mkdir(parents=True)
+        done = set.intersection(*(set(result) for result in results))
+        (folder / "done").write_text("\n".join(done))
+        is_hanging = run_once(files, kind, folder)
+        notes = [read(folder / f"{rank}.jsonl") for rank in range(num_ranks)]
+        log = (folder / "log").read_text(errors="replace")[-3000:]
+        shutil.rmtree(folder)
+        for result, lines in zip(results, notes, strict=True):
+            result |= {line["name"]: line for line in lines if "name" in line}
+        if not all(results):
+            raise RuntimeError(f"no test was run of {files} ({kind}):\n{log}")
+        if all(any("finished" in line for line in lines) for lines in notes):
+            return results
+        begun = {line["begun"] for lines in notes for line in lines if "begun" in line}
+        for name in begun:  # of those that did not end on all ranks
+            for result in results:
+                result.setdefault(name, {"outcome": "hang" if is_hanging else "ended", "said": ""})
+        if not begun - done:
+            raise RuntimeError(f"no further test was begun of {files} ({kind}):\n{log}")
+
+
+def run_once(files: list[str], kind: str, folder: Path) -> bool:
+    """One job; True if it had to be killed because no test ended for PATIENCE seconds."""
+    import keras
+
+    source = Path(keras.__file__).parent / "src"
+    launcher = mpirun(2) if kind == "ranks" else []
+    with (folder / "log").open("wb") as log:
+        job = subprocess.Popen(
+            [*launcher, sys.executable, "-m", "pytest", "-q", "-p", "tests.keras_own.plugin", "-p", "no:cacheprovider"]
+            + ["--continue-on-collection-errors"]  # of files that need jax or grain
+            + ["-c", str(REPOSITORY / "tests" / "keras_own" / "pytest.ini")]
+            + [str(source / file) for file in files],
+            env=environment(KERAS_OWN_KIND=kind, KERAS_OWN_FOLDER=str(folder)),
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        while job.poll() is None:
+            time.sleep(0.5)
+            newest = max((path.stat().st_mtime for path in folder.glob("*.jsonl")), default=None)
+            newest = newest or (folder / "done").stat().st_mtime
+            if time.time() - newest > PATIENCE:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
+                return True
+    return False
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
