@@ -53,6 +53,7 @@ def test_an_error_on_all_ranks_is_one_verdict_though_one_is_slow_to_end():
     assert job.status == 1 and time.monotonic() - began < 60
     assert "all ranks failed alike" in job.last_panel
     assert "Error: ValueError: this is the trouble of all" in job.last_panel
+    assert job.stderr.count("Traceback") == 1 and "[0] ValueError: this is the trouble of all" in job.stderr
     assert "at step 9 of epoch 1" in job.last_panel and "SIGTERM" not in job.last_panel
 
 

@@ -198,20 +198,17 @@ def explain(error: Exception) -> Exception:
     """
     if _board is None or getattr(error, "_keras_par_told", False):
         return error
-    heartbeat.current().tell(
-        "failure",
-        message=f"{type(error).__name__}: {first_line(error)}",
-        is_consequence=is_consequence(error),
-        on_all_ranks=isinstance(error, AgreedError),
-    )
+    tell_launcher(error, isinstance(error, AgreedError))
     if isinstance(error, AgreedError):
         told: Exception = error
     elif is_consequence(error):
         told = RuntimeError(name_culprit(_board.failures(), _board.departures(), _board._rank))
     else:
         told = error
-        known = _board.report(f"{type(error).__name__}: {first_line(error)}")
-        if all_failed(known):
+        known = wait_for_all(_board.report(summary(error)))
+        if len(known) == _board._size:
+            if len({message for _, message in known}) == 1:
+                tell_launcher(error, on_all_ranks=True)
             _board.next_round()
         else:
             world.stop()
@@ -220,13 +217,19 @@ def explain(error: Exception) -> Exception:
     return told
 
 
-def all_failed(known: list[tuple[int, str]]) -> bool:
+def tell_launcher(error: Exception, on_all_ranks: bool) -> None:
+    consequence = is_consequence(error)
+    heartbeat.current().tell("failure", message=summary(error), is_consequence=consequence, on_all_ranks=on_all_ranks)
+
+
+def wait_for_all(known: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The failures that are known once every rank has one, or after ALIKE_SECONDS."""
     assert _board is not None
     deadline = time.monotonic() + ALIKE_SECONDS
     while len(known) < _board._size and time.monotonic() < deadline:
         time.sleep(0.1)
         known = _board.failures()
-    return len(known) == _board._size
+    return known
 
 
 def is_consequence(error: Exception) -> bool:
@@ -252,6 +255,10 @@ def name_culprit(failures: list[tuple[int, str]], departures: list[int], own_ran
         )
     rank, message = others[0]
     return f"keras-par: rank {rank} failed first, so this rank stops: {message}"
+
+
+def summary(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def first_line(error: Exception) -> str:
