@@ -50,13 +50,13 @@ def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], fol
             text = f"restart {folder.attempt} of {arguments.max_restarts}, after status {status}"
             console.say(text)
             folder.event("restart", text)
-    folder.event("end", f"the job ended with status {status}", status=status)
-    if status == 0:
-        logs = None if folder.path is None else str(folder.path)
-        console.say(verdict.finished(len(plan.places), time.monotonic() - began, logs))
-    if folder.complaint:
-        console.say(folder.complaint)
-    console.close()
+        folder.event("end", f"the job ended with status {status}", status=status)
+        if status == 0:
+            logs = None if folder.path is None else str(folder.path)
+            console.say(verdict.finished(len(plan.places), time.monotonic() - began, logs))
+        if folder.complaint:
+            console.say(folder.complaint)
+        console.close()
     return status
 
 
