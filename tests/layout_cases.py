@@ -23,14 +23,12 @@ class LayoutCase:
         layout: patterns of variable paths and the axes of their dims.
         data: returns x and y, of 75 rows.
         loss: of the training.
-        draws: True if it drops units, which ranks with other rows do differently.
     """
 
     model: Callable[[], keras.Model]
     layout: dict[str, tuple]
     data: Callable[[], tuple]
     loss: str = "sparse_categorical_crossentropy"
-    draws: bool = False
 
 
 def case(name: str, layout: dict[str, tuple], data, **options):
@@ -87,7 +85,7 @@ def _():
 BLOCK = {".*up/kernel": (None, "model"), ".*up/bias": ("model",), ".*down/kernel": ("model", None)}
 
 
-@case("dense-columns-rows", BLOCK, vectors, draws=True)
+@case("dense-columns-rows", BLOCK, vectors)
 def _():
     up, down = layers.Dense(32, "gelu", name="up"), layers.Dense(16, name="down")
     return classifier((8,), layers.Dense(16, "tanh", name="pre"), up, layers.Dropout(0.2, seed=3), down)
@@ -168,7 +166,7 @@ def _():
     return keras.Model(inputs, layers.Dense(VOCABULARY, name="logits")(x))
 
 
-@case("attention-with-dropout", HEADS, next_tokens, draws=True)
+@case("attention-with-dropout", HEADS, next_tokens)
 def _():
     return attention(layers.MultiHeadAttention(4, 6, dropout=0.2, seed=5, name="attention"))
 

@@ -1,9 +1,15 @@
 """What the pools run for the tests of random numbers."""
 
+import contextlib
+import logging
+import random
+
+import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.random_cases import RANDOM_CASES
+from tests.cases import arrays, compiled, network, rows
+from tests.random_cases import RANDOM_CASES, Noise, Sampling
 from tests.tasks import seed, strategy_scope
 
 
@@ -25,3 +31,142 @@ def all_layers(model) -> list:
 
 def seed_states(layer) -> list:
     return [generator.state for generator in layer._seed_generators]
+
+
+def after_fit(which: str, distributed: bool) -> dict:
+    """The next number of each global generator after a `fit` of data that is shuffled by one of them."""
+    import torch
+
+    keras.utils.set_random_seed(7)
+    torch.manual_seed(7)
+    x, y = rows(64)
+    with strategy_scope(distributed):
+        model = compiled("sgd", network(keras.layers.Dropout(0.4)))
+        keras.random.normal([2])
+        made = SHUFFLED[which](x, y)
+        model.fit(**made, epochs=3, verbose=0, validation_data=(x[:8], y[:8]))
+    return {
+        "random": random.random(),
+        "numpy": float(np.random.uniform()),
+        "tensorflow": float(tf.random.uniform([])),
+        "keras": float(keras.random.uniform([])),
+        "torch": float(torch.rand(1)),
+        "weights": [np.asarray(weight) for weight in model.get_weights()],
+    }
+
+
+class Augmenting(keras.utils.PyDataset):
+    """Batches with NumPy's noise."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        place = slice(index * 16, index * 16 + 16)
+        return self.x[place] + np.random.normal(size=(16, 8)).astype("float32"), self.y[place]
+
+
+def torch_loader(x, y):
+    import torch
+
+    data = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    return torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+
+
+def augmented(x, y):
+    augment = keras.Sequential([keras.layers.GaussianNoise(0.3)])
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64).batch(16)
+    return data.map(lambda x, y: (augment(x, training=True), y))
+
+
+SHUFFLED = {
+    "arrays": lambda x, y: {"x": x, "y": y, "batch_size": 16},
+    "dataset": lambda x, y: {"x": tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64).batch(16)},
+    "augmented": lambda x, y: {"x": augmented(x, y)},
+    "py-dataset": lambda x, y: {"x": Augmenting(x, y), "shuffle": True},
+    "torch": lambda x, y: {"x": torch_loader(x, y)},
+}
+
+
+def unlike_sentences(which: str) -> list[str]:
+    """What is logged of a model and a strategy whose training is not one process's."""
+    import keras_par as kp
+
+    seed(True)
+    x, y = rows(32)
+    options = {"compression": {"compression": "bf16"}, "synchronized": {"sync_batch_norm": True}}.get(which, {})
+    with logged() as messages, kp.DataParallel(**options).scope():
+        extra = {"constant": [Noise(lambda x, seed: keras.random.normal((16, 16), seed=seed))]}.get(
+            which, [keras.layers.BatchNormalization()] if which in ("batchnorm", "synchronized") else []
+        )
+        extra += [Shuffling()] if which == "order" else []
+        inputs = keras.layers.Input((8,), sparse=which == "sparse")
+        outputs = keras.Sequential([keras.layers.Dense(16), *extra, keras.layers.Dense(3)])(inputs)
+        model = compiled("adam", keras.Model(inputs, outputs))
+        given = tf.data.Dataset.from_tensor_slices((x, y)).batch(32, drop_remainder=True)
+        given = given.map(lambda x, y: (tf.sparse.from_dense(x), y)) if which == "sparse" else given
+        for _ in range(2):
+            model.fit(given, epochs=2, verbose=0)
+    return messages
+
+
+class Shuffling(keras.layers.Layer):
+    """Shuffles rows in a function of its own."""
+
+    def call(self, x, training=False):
+        return tf.random.shuffle(x, seed=3) if training else x
+
+
+@contextlib.contextmanager
+def logged():
+    """What this package logs within the block."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("keras_par").addHandler(handler)
+    try:
+        yield messages
+    finally:
+        logging.getLogger("keras_par").removeHandler(handler)
+
+
+def share_seeds(how: str) -> dict:
+    """The next numbers of generators that stood apart, after what `kp.init` does with them."""
+    import torch
+
+    import keras_par as kp
+    from keras_par.comm import world
+    from keras_par.distribution import seeds
+
+    for set_seed in (random.seed, np.random.seed, torch.manual_seed):
+        set_seed(kp.rank())
+    tf.random.set_seed(seeds.UNSET_SEED)  # as where none is set
+    with logged() as messages:
+        seeds.share(world.current(), how)
+    numbers = [random.random(), np.random.uniform(), float(torch.rand(1)), seeds.tensorflow_seed()]
+    return {"numbers": numbers, "messages": messages}
+
+
+def synchronized_batchnorm(distributed: bool) -> dict:
+    """Weights after training with batch normalization that the strategy synchronizes."""
+    seed(distributed)
+    options = {"sync_batch_norm": True} if distributed else {}
+    with strategy_scope(distributed, **options):
+        model = compiled("sgd", network(keras.layers.BatchNormalization(), keras.layers.Dropout(0.3)))
+    model.fit(**arrays(65), verbose=0)
+    return {"weights": [np.asarray(weight) for weight in model.get_weights()]}
+
+
+def predictions(distributed: bool) -> dict:
+    """Predictions of a model that draws while predicting, of whole and odd batches."""
+    seed(distributed)
+    with strategy_scope(distributed):
+        inputs = keras.layers.Input((8,))
+        model = keras.Model(inputs, Sampling()([inputs, keras.layers.Rescaling(0.1)(inputs)]))
+        model.compile("sgd", "mse")
+    x = rows(37)[0]
+    return {"first": model.predict(x, batch_size=16, verbose=0), "second": model.predict(x, batch_size=8, verbose=0)}

@@ -28,3 +28,55 @@ def test_ranks_end_where_one_process_ends_with_its_random_numbers(name, size, ra
         assert name.startswith("adversarial") or log_distance(result["logs"], twin["logs"]) < 2e-5
     for own, first in zip(results[1]["weights"], results[0]["weights"], strict=True):
         np.testing.assert_array_equal(own, first)
+
+
+@pytest.mark.parametrize("which", random_tasks.SHUFFLED)
+def test_generators_stand_after_fit_where_they_stand_in_one_process(which, ranks, plain, exactness):
+    [twin] = plain.run(random_tasks.after_fit, which=which, distributed=False)
+    results = ranks(2).run(random_tasks.after_fit, which=which, distributed=True)
+    assert len(results) == 2
+    for result in results:
+        exactness(relative_distance(result.pop("weights"), twin["weights"]), 1e-6)
+        assert result == {name: value for name, value in twin.items() if name != "weights"}
+
+
+def test_unseeded_generators_begin_alike_unless_that_is_not_wanted(ranks):
+    first, second = ranks(2).run(random_tasks.share_seeds, how="shared")
+    assert first["numbers"] == second["numbers"] and None not in first["numbers"]
+    assert len(first["messages"]) == 1 and not second["messages"]
+    assert "(Python, NumPy, torch, TensorFlow)" in first["messages"][0]
+    first, second = ranks(2).run(random_tasks.share_seeds, how="own")
+    assert not set(first["numbers"][:3]) & set(second["numbers"][:3])
+    assert first["messages"] == second["messages"] == []
+
+
+SENTENCES = {
+    "batchnorm": "1 BatchNormalization layer(s) of model",
+    "synchronized": None,
+    "compression": "compression='bf16' rounds gradients to 8 bits",
+    "sparse": "Adam squares the rows of a sparse input's gradient",
+    "constant": "random numbers of shape [16, 16] in the step are the same on all ranks",
+    "order": "random numbers for several dims of rows, for the order of rows",
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("which", SENTENCES)
+def test_what_is_not_as_in_one_process_is_said_once(which, ranks):
+    first, second = ranks(2).run(random_tasks.unlike_sentences, which=which)
+    wanted = SENTENCES[which]
+    assert second == [] and len(first) == (wanted is not None), first
+    assert wanted is None or wanted in first[0]
+
+
+def test_the_strategy_synchronizes_batch_normalization(ranks, plain, exactness):
+    [twin] = plain.run(random_tasks.synchronized_batchnorm, distributed=False)
+    for result in ranks(2).run(random_tasks.synchronized_batchnorm, distributed=True):
+        exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
+
+
+def test_what_predict_draws_is_what_one_process_draws(ranks, plain):
+    [twin] = plain.run(random_tasks.predictions, distributed=False)
+    for result in ranks(2).run(random_tasks.predictions, distributed=True):
+        np.testing.assert_allclose(result["first"], twin["first"], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(result["second"], twin["second"], rtol=1e-6, atol=1e-6)

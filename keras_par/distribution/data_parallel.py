@@ -36,6 +36,9 @@ class DataParallel(keras.distribution.DataParallel):
             have unequal numbers of rows, each counted once. "wrap": the batch's first rows are counted twice, "drop":
             its last rows are left out, so that all ranks have as many. Evaluation and prediction are always exact.
             With "drop" a data set other than arrays costs one all-reduce of a scalar more at each step.
+        sync_batch_norm: True makes every `BatchNormalization` of a model a synchronized one before its first training:
+            it normalizes by the rows of all ranks, as one process does, for one all-gather forward and one all-reduce
+            backward a layer.
         cycle_time_ms: how often Horovod looks for tensors to reduce; None leaves it at HOROVOD_CYCLE_TIME, or 1 ms.
         autotune: True lets the first steps of training choose `fusion_mb` and `cycle_time_ms` and writes them to
             "keras-par-autotune.toml"; the path of a file takes them from it if rank 0 has it, else chooses and writes
@@ -68,6 +71,7 @@ class DataParallel(keras.distribution.DataParallel):
         autotune: bool | str | os.PathLike = False,
         custom_loss: str = "mean",
         reduce_by: ReduceBy = "auto",
+        sync_batch_norm: bool = False,
     ):
         options = Options(
             reduction,  # type: ignore[arg-type]
@@ -78,6 +82,7 @@ class DataParallel(keras.distribution.DataParallel):
             cycle_time_ms,
             custom_loss=custom_loss,  # type: ignore[arg-type]
             reduce_by=reduce_by,
+            sync_batch_norm=sync_batch_norm,
         )
         start(options)
         self.keras_par_options = options if autotune is False else tuned(options, autotune)

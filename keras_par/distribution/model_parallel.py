@@ -68,6 +68,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         custom_loss: str = "mean",
         reduce_by: ReduceBy = "auto",
         propagate: bool = False,
+        sync_batch_norm: bool = False,
     ):
         self.keras_par_options = Options(
             reduction,  # type: ignore[arg-type]
@@ -79,6 +80,7 @@ class ModelParallel(keras.distribution.ModelParallel):
             custom_loss=custom_loss,  # type: ignore[arg-type]
             reduce_by=reduce_by,
             propagate=propagate,
+            sync_batch_norm=sync_batch_norm,
         )
         start(self.keras_par_options, has_groups=True)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)

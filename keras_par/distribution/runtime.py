@@ -3,7 +3,6 @@
 import atexit
 import importlib.metadata
 import os
-import random
 import sys
 
 import keras
@@ -11,31 +10,35 @@ import tensorflow as tf
 
 from keras_par.comm import failures, heartbeat, launch, world
 from keras_par.comm.communicator import Communicator
+from keras_par.distribution.seeds import Seed, share
 from keras_par.seam.install import install
 
-UNSET_SEED = 87654321  # what TensorFlow reports while no global seed is set
 
-
-def init(engine: str | None = None) -> None:
+def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
     """Starts the job: joins the other ranks of the launch, or none without a launcher. May be called again.
 
     Under `keras-par run`, `horovodrun` or `mpirun` it starts Horovod, gives a rank with GPUs the one of its local
-    rank, or DEVICE_ID's where that is set, and, where no TensorFlow seed is set, sets the same one on all ranks, so
-    that unseeded shuffles of tf.data agree. Without a launcher there is one rank, and neither Horovod nor MPI is
-    loaded. Processes that a shell loop (RANK_SIZE, RANK_ID), torchrun (WORLD_SIZE, RANK) or srun (SLURM_STEP_NUM_TASKS,
-    SLURM_PROCID) has numbered find each other at MASTER_ADDR (default 127.0.0.1, srun's first host) and MASTER_PORT
-    (default 29500), wait HOROVOD_START_TIMEOUT seconds (default 120) for each other, and are connected by Gloo.
+    rank, or DEVICE_ID's where that is set, and lets unseeded random generators begin alike. Without a launcher there
+    is one rank, and neither Horovod nor MPI is loaded. Processes that a shell loop (RANK_SIZE, RANK_ID), torchrun
+    (WORLD_SIZE, RANK) or srun (SLURM_STEP_NUM_TASKS, SLURM_PROCID) has numbered find each other at MASTER_ADDR (default
+    127.0.0.1, srun's first host) and MASTER_PORT (default 29500), wait HOROVOD_START_TIMEOUT seconds (default 120) for
+    each other, and are connected by Gloo.
 
     Args:
         engine: "mpi", "gloo" or "solo" to insist on one; None takes what the launch offers.
+        seed: "shared" gives all ranks the states of rank 0's generators of Python, NumPy, TensorFlow and, if it has
+            been imported, torch, where they differ, so that what a script without a seed shuffles or splits is the
+            same everywhere. "own" leaves each rank its own. Seeds that the script sets afterwards are kept.
 
     Raises:
-        ValueError: `engine` is unknown.
+        ValueError: `engine` or `seed` is unknown.
         RuntimeError: the launch does not offer `engine`, numbered processes do not make one job or have an impossible
             DEVICE_ID, Horovod is missing or does not load, or this version of Keras is not supported.
 
     Costs a few all-gathers of some bytes, the first time.
     """
+    if seed not in ("shared", "own"):
+        raise ValueError(f"keras-par: seed={seed!r} is unknown, use 'shared' or 'own'.")
     first = not world.is_started()
     install()
     device = launch.device(os.environ, len(tf.config.list_physical_devices("GPU"))) if first else None
@@ -44,7 +47,7 @@ def init(engine: str | None = None) -> None:
         take_gpu(communicator, device)
         failures.start(communicator)
         atexit.register(failures.leave_together)
-        share_seed(communicator)
+        share(communicator, seed)
         tell_versions(communicator)
         sys.excepthook = tell_before(sys.excepthook)
 
@@ -89,17 +92,6 @@ def take_gpu(communicator: Communicator, device: int | None) -> None:
         own = gpus[communicator.local_rank % len(gpus) if device is None else device]
         tf.config.set_visible_devices(own, "GPU")
         tf.config.experimental.set_memory_growth(own, True)
-
-
-def share_seed(communicator: Communicator) -> None:
-    """Sets rank 0's TensorFlow seed, or a random one, on the ranks that have none. Costs two all-gathers."""
-    if communicator.size == 1:
-        return
-    own = int(tf.compat.v1.get_seed(1)[0])
-    offer = random.SystemRandom().randrange(1, 2**31) if own == UNSET_SEED else own
-    shared = communicator.all_gather_object(offer, "kp.seed")[0]
-    if own == UNSET_SEED:
-        tf.random.set_seed(shared)
 
 
 def tell_versions(communicator: Communicator) -> None:

@@ -32,6 +32,7 @@ OPTIONS: dict[str, tuple] = {
     "custom_loss": ("mean", "sum"),
     "reduce_by": ("auto", "horovod", "shared_memory"),
     "propagate": (True, False),
+    "sync_batch_norm": (True, False),
 }
 OF_LAYOUTS = ("batch_dim_name", "propagate")  # those of kp.ModelParallel alone
 UNITS = {"fusion_mb": "megabytes", "cycle_time_ms": "milliseconds"}

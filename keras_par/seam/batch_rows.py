@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 from keras import tree
+from tensorflow.python.framework import tensor_util
 
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.rows import row_range
@@ -147,12 +148,16 @@ class BatchRows:
         if isinstance(shape, (list, tuple)):
             return [self._element(number) for number in shape]
         if is_symbolic(shape):
-            sizes = tf.get_static_value(shape, partial=True)
-            count = shape.shape[0] or 0
-            known = [None] * count if sizes is None else [None if s is None else int(s) for s in sizes]
+            known = known_sizes(shape)
+            count = len(known)
             return [self.size(self.dims.element(shape, place), known[place]) for place in range(count)]
         numbers = [int(number) for number in tf.convert_to_tensor(shape)]
         return [self.size(UNSURE if place == 0 else OTHER, number) for place, number in enumerate(numbers)]
+
+
+def known_sizes(shape: tf.Tensor) -> list[int | None]:
+    """The numbers of a shape in a graph that are known while tracing."""
+    return tensor_util.constant_value_as_shape(shape).as_list()
 
 
 def static_size(number: tf.Tensor) -> int | None:

@@ -40,6 +40,7 @@ class Options:
         custom_loss: whether losses that no loss function of Keras's reduces are means over rows, or sums.
         autotune: the file for what the first steps find to be the fastest bucket size and cycle time; None if they are
             not to look for it.
+        sync_batch_norm: True if batch normalization is over the rows of all ranks.
     """
 
     reduction: Literal["mean", "sum"] = "mean"
@@ -52,6 +53,7 @@ class Options:
     custom_loss: Literal["mean", "sum"] = "mean"
     reduce_by: ReduceBy = "auto"
     propagate: bool = False
+    sync_batch_norm: bool = False
 
     def __post_init__(self):
         if self.reduce_by not in REDUCE_BY:
@@ -69,6 +71,8 @@ class Options:
             raise ValueError(f"keras-par: reduction={self.reduction!r} is unknown, use 'mean' or 'sum'.")
         if self.custom_loss not in ("mean", "sum"):
             raise ValueError(f"keras-par: custom_loss={self.custom_loss!r} is unknown, use 'mean' or 'sum'.")
+        if not isinstance(self.sync_batch_norm, bool):
+            raise ValueError(f"keras-par: sync_batch_norm={self.sync_batch_norm!r} is unknown, use True or False.")
         check_options(self.fusion_mb, self.compression)
         if self.cycle_time_ms is not None and not 0 < self.cycle_time_ms < math.inf:
             raise ValueError(

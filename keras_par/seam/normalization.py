@@ -1,10 +1,11 @@
-"""Batch normalization over the rows of all ranks where `synchronized=True`."""
+"""Batch normalization over the rows of all ranks where the layer or the strategy wants it."""
 
 import keras
 import tensorflow as tf
 from keras.src.layers.normalization.batch_normalization import BatchNormalization
 
 from keras_par.seam import step as steps
+from keras_par.seam.metrics import layers
 from keras_par.seam.patch import wrap
 from keras_par.sharding.tensor import ShardedTensor
 
@@ -12,6 +13,13 @@ from keras_par.sharding.tensor import ShardedTensor
 def install() -> None:
     """Wraps the method in which the layer computes a batch's mean and variance."""
     wrap(BatchNormalization, "_moments", moments)
+
+
+def synchronize(model: keras.Model) -> None:
+    """Makes every batch normalization of a model a synchronized one, as its saved configuration then says, too."""
+    for layer in layers(model):
+        if isinstance(layer, BatchNormalization):
+            layer.synchronized = True
 
 
 def moments(original):

@@ -16,6 +16,7 @@ from keras_par.seam.compiled import settings_of
 from keras_par.seam.layouts import path_of, require_matches
 from keras_par.seam.metric_probe import MetricProbe
 from keras_par.seam.metrics import layers
+from keras_par.seam.normalization import synchronize
 from keras_par.seam.propagate import propagate
 from keras_par.seam.same_weights import allow_other_weights
 from keras_par.seam.shards import KINDS
@@ -42,6 +43,8 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
     with binding.scope():
         divide_followers(model, binding, element_spec)
         build(model, element_spec, only_predict)
+    if binding.options.sync_batch_norm:
+        synchronize(model)
     variables = state_of(model)
     compare(binding, model, variables)
     if not binding.announced:

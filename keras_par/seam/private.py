@@ -71,6 +71,7 @@ PRIVATE_NAMES = (
     ("tensorflow.python.ops", "array_ops.ones_like_impl", "the same"),
     ("tensorflow.python.ops", "array_ops.zeros_like_impl", "the same"),
     ("tensorflow.python.ops", "gen_array_ops.fill", "the same"),
+    ("tensorflow.python.framework", "tensor_util.constant_value_as_shape", "to know sizes while tracing"),
     ("tensorflow.python.ops", "shape_util.shape_tensor", "to know what the numbers of a shape were"),
     ("keras.src.distribution.distribution_lib", "DataParallel", "to recognize the stock strategy"),
     ("keras.src.distribution.distribution_lib", "global_state", "to keep the strategy past clear_session"),

@@ -26,7 +26,10 @@ class Reordered(keras.utils.PyDataset):
     def reorder(self) -> list[int]:
         """Draws a new order, and returns the batches' numbers in it."""
         self._numbers = list(range(self.num_batches))
+        is_followed = random.getstate() == self.random.getstate()
         (random.Random(self.random.random()) if self._is_sharded else self.random).shuffle(self._numbers)
+        if is_followed:  # Python's generator stands then where it stands in one process
+            random.setstate(self.random.getstate())
         return self._numbers
 
     @property

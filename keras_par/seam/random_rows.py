@@ -17,7 +17,7 @@ from tensorflow.python.ops import (
 from keras_par.plan.counters import Stream, seek, stream
 from keras_par.seam import row_rules  # noqa: F401 - fills the table of rules
 from keras_par.seam import step as steps
-from keras_par.seam.batch_rows import BatchRows
+from keras_par.seam.batch_rows import BatchRows, known_sizes
 from keras_par.seam.patch import wrap
 from keras_par.seam.row_dims import ALIKE, UNSURE, Rows, is_symbolic
 from keras_par.seam.row_shapes import rows_of_step
@@ -302,8 +302,7 @@ def sizes_of(shape: Any) -> list:
     """The numbers of a shape: ints where they are known, else int64 tensors."""
     if isinstance(shape, (list, tuple)):
         return [as_int64(size) if isinstance(size, tf.Tensor) else int(size) for size in shape]
-    known = tf.get_static_value(shape, partial=True)
-    known = [None] * shape.shape[0] if known is None else list(known)
+    known = known_sizes(shape) if is_symbolic(shape) else [int(size) for size in shape]
     return [as_int64(shape[dim]) if size is None else int(size) for dim, size in enumerate(known)]
 
 

@@ -21,7 +21,7 @@ from keras_par.seam.binding import Binding, optimizers_of
 from keras_par.seam.input import Source
 from keras_par.seam.meeting import meet
 from keras_par.seam.prepare import prepare
-from keras_par.seam.same_data import warn_if_unequal
+from keras_par.seam.same_data import warn_if_unequal, warn_of_other_rows
 from keras_par.seam.same_weights import require_same_weights
 from keras_par.seam.shards import Remainder
 from keras_par.seam.views import sharded
@@ -114,7 +114,7 @@ class Run:
         """Warns if the ranks have read different data. Costs two all-gathers of a few bytes."""
         if source.digest is not None:
             read = self.communicator.all_gather_object(source.digest.after(num_batches), "kp.same_data")
-            warn_if_unequal(self.communicator, read, "the dataset has given other rows")
+            warn_of_other_rows(self.communicator, read)
 
     def open_batch(self, batch) -> None:
         """Prepares the model before its first `*_on_batch`, whose `batch` is global.

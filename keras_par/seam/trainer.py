@@ -24,6 +24,7 @@ from keras_par.seam.beats import Beats, beating
 from keras_par.seam.compiled import plain_settings
 from keras_par.seam.direct_call import direct
 from keras_par.seam.gathering import as_tensor, gather_rows, joined
+from keras_par.seam.inexact import say_what_is_inexact
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
@@ -287,6 +288,8 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
             guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
             current = Step(binding, local, total, thin)
             current.rows = batch_rows(communicator, data, total, current.name, binding.mesh is None)
+            if step_function.__name__ == "train_step":
+                say_what_is_inexact(current, model, data.batch)
             with binding.scope(), current.current(), guard:
                 return step_function(data.batch) if inner is None else inner(current, data.batch)
 
