@@ -47,8 +47,8 @@ def smooth_model() -> keras.Model:
 class Batches(keras.utils.PyDataset):
     """The rows in batches."""
 
-    def __init__(self, batch_size: int = 16):
-        super().__init__()
+    def __init__(self, batch_size: int = 16, **options):
+        super().__init__(**options)
         self._batch_size = batch_size
 
     def __len__(self):

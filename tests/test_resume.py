@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests import checkpoint_tasks
-from tests.checkpoint_tasks import DATA
+from tests.checkpoint_tasks import DATA, Batches
 from tests.compare import log_distance, relative_distance
 from tests.ranks.pool import Failure
 
@@ -107,6 +107,16 @@ def test_another_global_batch_in_the_middle_of_an_epoch_is_refused(size, ranks, 
     for result in results:
         assert isinstance(result, Failure)
         assert "the data has 10 batches an epoch now, but had 5 when the checkpoint was written" in result.message
+
+
+def test_workers_that_have_read_ahead_of_a_part_of_an_epoch_are_refused(ranks, tmp_path):
+    options = {"folder": str(tmp_path), "data": "py_dataset in parts", "arguments": {"x": Batches(8, workers=2)}}
+    ranks(2).run(checkpoint_tasks.fit, stop=(1, 3), asynchronous=False, **options)
+    results = ranks(2).attempt(checkpoint_tasks.fit, **options)
+    assert len(results) == 2
+    for result in results:
+        assert isinstance(result, Failure)
+        assert "how far its workers have read ahead is not known: give it workers=1" in result.message
 
 
 @pytest.mark.parametrize(
