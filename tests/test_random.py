@@ -1,8 +1,12 @@
 """Random numbers: dropout, noise and augmentation are one process's, and what cannot be is said."""
 
+import types
+
 import numpy as np
 import pytest
 
+from keras_par.checkpoint import snapshot
+from keras_par.plan.counters import seek, stream
 from tests import random_tasks
 from tests.compare import log_distance, relative_distance
 from tests.random_cases import RANDOM_CASES
@@ -80,3 +84,29 @@ def test_what_predict_draws_is_what_one_process_draws(ranks, plain):
     for result in ranks(2).run(random_tasks.predictions, distributed=True):
         np.testing.assert_allclose(result["first"], twin["first"], rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(result["second"], twin["second"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_places", [2, 3])
+def test_seeds_of_checkpoints_that_had_one_for_each_rank_are_rank_0s(num_places):
+    reader = types.SimpleNamespace(
+        manifest=types.SimpleNamespace(mesh=types.SimpleNamespace(num_places=2)),
+        part_of=lambda written, place, part, dtype: np.array([5 + place, 9], dtype),
+    )
+    entry, written = (types.SimpleNamespace(across_ranks=how) for how in ("same", "seed"))
+    for place in range(num_places):
+        value = snapshot.value_of(entry, written, reader, place, num_places, (slice(0, 2),), np.dtype("int64"))
+        assert value.tolist() == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("bits", "rejects", "first", "found"),
+    [
+        (32, False, 10, (2, 2)),
+        (16, False, 7, (1, 3)),
+        (64, False, 7, (3, 1)),
+        (32, True, 9, (512, 1)),
+        (64, True, 3, (128, 1)),
+    ],
+)
+def test_where_an_element_lies_in_a_stream_of_numbers(bits, rejects, first, found):
+    assert seek(first, stream(bits, rejects)) == found
