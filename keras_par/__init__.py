@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from keras_par import callbacks as callbacks
     from keras_par import data as data
+    from keras_par import ops as ops
     from keras_par import schedules as schedules
     from keras_par.checkpoint.load import load_checkpoint as load_checkpoint
     from keras_par.comm.broadcast import broadcast_variables as broadcast_variables
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from keras_par.distribution.independent import independent as independent
     from keras_par.distribution.load_strategy import load_strategy as load_strategy
     from keras_par.distribution.model_parallel import ModelParallel as ModelParallel
+    from keras_par.distribution.rows import local_batch_size as local_batch_size
     from keras_par.distribution.runtime import barrier as barrier
     from keras_par.distribution.runtime import init as init
     from keras_par.distribution.runtime import local_rank as local_rank
@@ -36,13 +38,14 @@ _ROOM_OF = {
     "init": "keras_par.distribution.runtime",
     "load_checkpoint": "keras_par.checkpoint.load",
     "load_strategy": "keras_par.distribution.load_strategy",
+    "local_batch_size": "keras_par.distribution.rows",
     "local_rank": "keras_par.distribution.runtime",
     "local_size": "keras_par.distribution.runtime",
     "rank": "keras_par.distribution.runtime",
     "shutdown": "keras_par.distribution.runtime",
     "size": "keras_par.distribution.runtime",
 }
-_SUBPACKAGES = ("callbacks", "data", "schedules")
+_SUBPACKAGES = ("callbacks", "data", "ops", "schedules")
 
 __all__ = ["__version__", *_ROOM_OF, *_SUBPACKAGES]
 

@@ -6,8 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.cases import arrays, network
-from tests.step_cases import OPTIONS, STEPS, Own
+from tests.cases import arrays, crossentropy, network
+from tests.script_cases import STEPS
+from tests.step_cases import OPTIONS, Own, Sparsity
 from tests.tasks import seed, strategy_scope
 
 
@@ -65,3 +66,29 @@ def complaint(kind: str) -> list[str]:
         except ValueError as error:
             return [str(error)]
     return sorted({str(each.message) for each in caught if "keras-par" in str(each.message)})
+
+
+def looked_at(kind: str, **options) -> list[str]:
+    """What rank 0 says of a model's losses in two epochs."""
+
+    def step(model, x, y):
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            per_row = keras.losses.sparse_categorical_crossentropy(y, outputs, from_logits=True)
+            loss = {
+                "mean": lambda: tf.reduce_mean(per_row),
+                "sum": lambda: tf.reduce_sum(per_row),
+                "vector": lambda: per_row,
+                "across": lambda: tf.reduce_mean(tf.matmul(outputs, outputs, transpose_b=True) ** 2),
+            }[kind.removesuffix("-dropout")]()
+        model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return {"loss": tf.reduce_mean(loss)}
+
+    extra = [keras.layers.Dropout(0.1)] if kind.endswith("-dropout") else []
+    seed(distributed=True)
+    with strategy_scope(True, **options), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = network(Sparsity()) if kind == "add-loss" else Own(network(*extra), step)
+        model.compile(keras.optimizers.SGD(0.01), crossentropy())
+        model.fit(**arrays(), verbose=0)
+    return [str(each.message) for each in caught if "keras-par" in str(each.message)]

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "keras_par"
 FLOORS = {"plan": 0, "comm": 1, "sharding": 2, "seam": 3, "distribution": 4}
-FLOORS |= dict.fromkeys(("data", "checkpoint", "schedules"), 5) | {"callbacks": 6, "planning": 6}
+FLOORS |= dict.fromkeys(("data", "checkpoint", "schedules", "ops"), 5) | {"callbacks": 6, "planning": 6}
 # The rooms of the command line, and all that each may import.
 SIDE = {"cluster": {"plan"}, "agent": {"plan", "cluster"}, "report": {"plan"}, "doctor": {"plan", "cluster"}}
 SIDE |= {"launch": {"plan", *SIDE}}

@@ -4,7 +4,7 @@ import pytest
 
 from tests import step_tasks
 from tests.compare import log_distance, relative_distance
-from tests.step_cases import STEPS
+from tests.script_cases import STEPS
 
 QUICK_ON_4 = ("normalized-thin", "meta-learning", "sum-beside-means")
 
@@ -33,3 +33,25 @@ def test_steps_of_ones_own_end_where_one_process_ends(name, size, ranks, plain, 
 def test_gradients_that_cannot_be_made_right_where_they_are_taken_are_told_of(kind, said, ranks):
     for found in ranks(2).run(step_tasks.complaint, kind=kind):
         assert len(found) == 1 and said in found[0], found
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("mean", {}, None),
+        ("vector", {}, None),
+        ("mean-dropout", {}, None),
+        ("sum", {}, 'custom_loss="sum"'),
+        ("sum-dropout", {}, 'custom_loss="sum"'),
+        ("add-loss", {}, 'custom_loss="sum"'),
+        ("sum", {"custom_loss": "sum"}, None),
+        ("add-loss", {"custom_loss": "sum"}, None),
+        ("mean", {"custom_loss": "sum"}, 'custom_loss="mean"'),
+        ("across", {}, "kp.ops.all_gather"),
+    ],
+)
+def test_losses_that_are_taken_for_what_they_are_not_are_told_of_once(kind, options, said, ranks):
+    first, second = ranks(2).run(step_tasks.looked_at, kind=kind, **options)
+    assert second == []
+    assert len(first) == (said is not None), first
+    assert said is None or said in first[0], first

@@ -10,7 +10,7 @@ from keras_par.comm.agreement import AgreedRuntimeError
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam import newest_loss
-from keras_par.seam.metrics import mean_logs
+from keras_par.seam.metrics import combined_numbers
 
 
 class LossMonitor(keras.callbacks.Callback):
@@ -72,4 +72,4 @@ class LossMonitor(keras.callbacks.Callback):
             return weighted / weight
         if not logs or "loss" not in logs:
             raise ValueError("keras-par: LossMonitor found no 'loss' in the logs: return it from train_step.")
-        return float(mean_logs(communicator, {"loss": logs["loss"]})["loss"])
+        return float(combined_numbers(communicator, {"loss": logs["loss"]})["loss"])

@@ -55,7 +55,13 @@ def own_rows(gathered: tf.Tensor, like: tf.Tensor, group: Communicator, name: Na
 def first_row(tensor: tf.Tensor, group: Communicator, name: Name) -> tf.Tensor:
     """How many rows of such a tensor the ranks before this one have, a scalar of int64. Costs one all-gather of it."""
     counts = group.all_gather(tf.shape(tensor, out_type=tf.int64)[:1], name("rows"))
-    return tf.reduce_sum(counts[: group.rank])
+    return kept(tf.reduce_sum(counts[: group.rank]), counts)
+
+
+def kept(result: tf.Tensor, collective: tf.Tensor) -> tf.Tensor:
+    """`result`, which keeps a collective from being pruned on the ranks that do not use what it gives."""
+    with tf.control_dependencies([collective]):
+        return tf.identity(result)
 
 
 def extreme(tensor: tf.Tensor, group: Communicator, op, name: Name) -> tf.Tensor:
@@ -92,7 +98,7 @@ def broadcast(tensor: tf.Tensor, group: Communicator, root_rank: int, name: Name
     def call(x):
         def backward(upstream):
             [everything] = total([upstream], group, name)
-            return everything if group.rank == root_rank else tf.zeros_like(everything)
+            return kept(everything if group.rank == root_rank else tf.zeros_like(everything), everything)
 
         return forward(x), backward
 

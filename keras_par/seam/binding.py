@@ -90,6 +90,7 @@ class Binding:
         self.shares_weights = True  # as long as nobody wanted ranks to begin with other ones
         self.weighted_at_tape: set[int] = set()  # `identity`s of variables whose gradients own steps have weighted
         self.summed_at_tape: set[int] = set()  # the same, summed over ranks
+        self.probed = False  # losses of the user's own were looked at
         self.adds_losses = False  # a layer has added a loss in Keras's own step
         self.said: set[str] = set()  # sentences about its steps that were logged
         self.announced = False  # how it trains was said
@@ -186,7 +187,7 @@ class Binding:
         of variables whose `identity` is in `but`. Costs one all-reduce for each bucket.
         """
         limit = int(self.options.fusion_mb * 2**20)
-        places = [i for i, each in enumerate(variables) if not is_summed(each) and identity(each) not in but]
+        places = [i for i, each in enumerate(variables) if is_to_sum(each) and identity(each) not in but]
         if not places:
             return list(gradients)
         name = step.name("gradients")
@@ -197,6 +198,11 @@ class Binding:
         for i, gradient in zip(places, sums, strict=True):
             result[i] = gradient
         return result
+
+
+def is_to_sum(variable: Any) -> bool:
+    """True if its gradient on this rank is a part of the whole, not the whole, nor a range of numbers."""
+    return not is_summed(variable) and not getattr(variable, "overwrite_with_gradient", False)
 
 
 def bound(model: keras.Model) -> Binding | None:

@@ -198,10 +198,10 @@ def summed(step: steps.Step, gradients: list, variables: list, have_shapes: bool
     if step.thin:  # what a stand-in row gives does not count, even if it is NaN
         counts = tf.cast(step.local > 0, tf.float32)
         gradients = [scaled(gradient, counts, no_nan=True) for gradient in gradients]
-    return newest_scales(step, total(step, gradients, variables), gradients, variables)
+    return newest_ranges(step, total(step, gradients, variables), gradients, variables)
 
 
-def newest_scales(step: steps.Step, sums: list[Gradient], own: list[Gradient], variables: list) -> list[Gradient]:
+def newest_ranges(step: steps.Step, sums: list[Gradient], own: list[Gradient], variables: list) -> list[Gradient]:
     """`sums`, with maxima over ranks for variables that take their gradients as values, as float8's ranges do."""
     places = [place for place, each in enumerate(variables) if getattr(each, "overwrite_with_gradient", False)]
     places = [place for place in places if own[place] is not None]

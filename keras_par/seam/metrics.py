@@ -3,6 +3,7 @@
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ from keras.src.trainers.trainer import Trainer
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.seam import step as steps
 from keras_par.seam.patch import wrap
-from keras_par.seam.views import is_summed, local_view
+from keras_par.seam.views import local_view
 
 # How metrics say that their variables are combined: by Keras's `aggregation` of a variable, which is "sum" unless said
 # otherwise, or by an attribute of their own, {name of a variable: one of these}.
@@ -49,28 +50,58 @@ def mean_update_state(original):
     return replacement
 
 
-def global_logs(communicator: Communicator, model: keras.Model, logs, original) -> dict:
+def global_logs(
+    communicator: Communicator, model: keras.Model, logs, original, weight: tf.Tensor | None = None
+) -> dict:
     """The logs of all ranks' rows; the metrics keep their local state.
 
-    Variables are combined as `operation_of` says.
-    Logs that are not made of the model's metrics, as a training step of the user's own may return, are averaged
-    over ranks. Costs one all-reduce for each dtype and aggregation.
+    Variables are combined as `operation_of` says; logs that are no results of metrics, as a training step of the user's
+    own may return, by `weight`. Costs one all-reduce for each dtype and aggregation.
 
     Args:
         original: Keras's function that makes logs out of the metrics' state.
+        weight: this rank's, in numbers that a step of the user's own has returned; None is the same on all ranks.
     """
     found = [(metric, variable) for metric in leaves(model.metrics) for variable in metric.variables]
     variables = [variable for _, variable in found]
     before = [tf.identity(variable.value) for variable in variables]
-    combined = reduced(communicator, variables, [operation_of(*each) for each in found])
-    for variable, value in zip(variables, combined, strict=True):
+    sums = reduced(communicator, variables, [operation_of(*each) for each in found])
+    for variable, value in zip(variables, sums, strict=True):
         variable.assign(value)
     result = original(model, logs)
+    everywhere = tree.map_structure(value_now, results_by_name(model)) if result is logs else {}
     if result is not logs:
         result = tree.map_structure(value_now, result)
     for variable, value in zip(variables, before, strict=True):
         variable.assign(value)
-    return mean_logs(communicator, logs) if result is logs else result
+    return combined(communicator, logs, results_by_name(model), everywhere, weight) if result is logs else result
+
+
+def results_by_name(model: keras.Model) -> dict[str, Any]:
+    """What the guide returns as logs: each metric's result, a dict for those that `compile` was given."""
+    return {metric.name: metric.result() for metric in model.metrics if not is_compiled(metric) or metric.built}
+
+
+def is_compiled(metric: keras.metrics.Metric) -> bool:
+    """True for the container of the metrics that `compile` was given, which has no result before it is built."""
+    return isinstance(metric, CompileMetrics)
+
+
+def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: dict[str, Any], weight):
+    """`logs` in which results of metrics are those of all rows, and other numbers are combined over ranks."""
+    if not isinstance(logs, dict):
+        return logs
+    known = {key: everywhere[key] for key in logs if key in own and is_same(logs[key], own[key])}
+    rest = {key: value for key, value in logs.items() if key not in known}
+    return {**logs, **combined_numbers(communicator, rest, weight), **known}
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """True if two logs, numbers or dicts of such, are equal."""
+    if isinstance(one, dict) or isinstance(other, dict):
+        same_keys = isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys()
+        return same_keys and all(is_same(one[key], other[key]) for key in one)
+    return bool(np.array_equal(one, other))
 
 
 def value_now(result):
@@ -122,32 +153,26 @@ def reduced(communicator: Communicator, variables: list[keras.Variable], operati
     return values
 
 
-def mean_logs(communicator: Communicator, logs):
-    """Every number in `logs` averaged over ranks, so that all ranks see the same. Costs one all-reduce."""
-    if not isinstance(logs, dict):
-        return logs
-    numbers = [key for key, value in logs.items() if np.ndim(value) == 0 and not isinstance(value, (str, bytes))]
-    if not numbers:
-        return logs
-    local = tf.stack([tf.cast(logs[key], tf.float64) for key in numbers])
-    [mean] = communicator.all_reduce([local], "kp.metrics.logs", "mean")
-    return {**logs, **dict(zip(numbers, mean.numpy().tolist(), strict=True))}
+def combined_numbers(communicator: Communicator, logs: dict, weight: tf.Tensor | None = None) -> dict:
+    """Every number in `logs` times `weight` (None: averaged) summed over ranks, so that all see the same.
 
-
-def average_state(communicator: Communicator, model: keras.Model) -> None:
-    """Averages the state that training changes without gradients, such as moving means, over the ranks.
-
-    Batch normalization that is not synchronized sees other rows on each rank; after this the ranks agree, as
-    they do about weights. The average is taken in float64, so that equal values stay as they are. What ranks with
-    other rows divide among themselves stays as each has it. Costs one all-reduce of that state.
+    Costs one all-reduce.
     """
-    state = [variable for variable in layer_state(model) if is_float(variable) and not is_summed(variable)]
-    if state and communicator.size > 1:
-        with local_view():
-            values = [tf.cast(variable.value, tf.float64) for variable in state]
-            means = communicator.all_reduce(values, "kp.state", "mean")
-            for variable, value in zip(state, means, strict=True):
-                variable.assign(tf.cast(value, variable.dtype))
+    nested = {k: combined_numbers(communicator, v, weight) for k, v in logs.items() if isinstance(v, dict)}
+    numbers = [key for key, value in logs.items() if is_number(value)]
+    if not numbers:
+        return {**logs, **nested}
+    values = tf.stack([tf.cast(logs[key], tf.float64) for key in numbers])
+    values = tf.math.multiply_no_nan(
+        values, tf.constant(1.0 / communicator.size, tf.float64) if weight is None else weight
+    )
+    [totals] = communicator.all_reduce([values], "kp.metrics.logs")
+    return {**logs, **nested, **dict(zip(numbers, totals.numpy().tolist(), strict=True))}
+
+
+def is_number(value: Any) -> bool:
+    """True for a scalar."""
+    return not isinstance(value, (str, bytes, dict)) and np.ndim(value) == 0
 
 
 def layer_state(model: keras.Model, synchronized: bool = True) -> list[keras.Variable]:
@@ -158,7 +183,16 @@ def layer_state(model: keras.Model, synchronized: bool = True) -> list[keras.Var
         synchronized: False leaves out layers that compute their state from the rows of all ranks.
     """
     asked = [layer for layer in layers(model) if synchronized or not getattr(layer, "synchronized", False)]
-    return list({id(v): v for layer in asked for v in layer._non_trainable_variables}.values())
+    of_rows = row_state(model)
+    return list({id(v): v for layer in asked for v in layer._non_trainable_variables if id(v) not in of_rows}.values())
+
+
+def row_state(model: keras.Model) -> set[int]:
+    """The ids of variables that stateful RNNs keep for each row of a batch, of which each rank has its own."""
+    found = [
+        layer.states for layer in layers(model) if isinstance(layer, keras.layers.RNN) and layer.states is not None
+    ]
+    return {id(variable) for variable in keras.tree.flatten(found)}
 
 
 def layers(model: keras.Model) -> list[keras.layers.Layer]:

@@ -9,7 +9,7 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 from keras_par.comm.reducer import scaled
 from keras_par.seam import step as steps
-from keras_par.seam.gradients import weight_of, with_shapes
+from keras_par.seam.gradients import newest_ranges, weight_of, with_shapes
 from keras_par.seam.patch import wrap
 from keras_par.seam.sharded_optimizer import targets
 from keras_par.seam.views import identity, is_summed
@@ -21,6 +21,7 @@ def install() -> None:
         wrap(owner, "scale_loss", scale_loss)
         wrap(owner, "apply", apply)
     wrap(BaseOptimizer, "_clip_gradients", clip_gradients)
+    wrap(BaseOptimizer, "_overwrite_variables_directly_with_gradients", overwrite)
     wrap(LossScaleOptimizer, "check_finite", check_finite)
     if hasattr(keras.optimizers, "MultiOptimizer"):
         wrap(keras.optimizers.MultiOptimizer, "apply", apply_several)
@@ -149,6 +150,18 @@ def clip_gradients(original):
         if step is not None:
             grads = step.binding.sum_gradients(step, list(grads), targets(), but=step.reduced)
         return original(self, grads)
+
+    return replacement
+
+
+def overwrite(original):
+    """Gives variables that take their gradients as values, float8's ranges, the largest of all ranks."""
+
+    def replacement(self, grads, vars):
+        step = steps.current()
+        if step is not None:
+            grads = newest_ranges(step, list(grads), list(grads), list(vars))
+        return original(self, grads, vars)
 
     return replacement
 

@@ -15,7 +15,7 @@ from keras_par.seam.binding import Binding
 from keras_par.seam.compiled import settings_of
 from keras_par.seam.layouts import path_of, require_matches
 from keras_par.seam.metric_probe import MetricProbe
-from keras_par.seam.metrics import layers
+from keras_par.seam.metrics import layers, row_state
 from keras_par.seam.normalization import synchronize
 from keras_par.seam.propagate import propagate
 from keras_par.seam.same_weights import allow_other_weights
@@ -45,7 +45,8 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         build(model, element_spec, only_predict)
     if binding.options.sync_batch_norm:
         synchronize(model)
-    variables = state_of(model)
+    of_rows = row_state(model)
+    variables = [variable for variable in state_of(model) if id(variable) not in of_rows]
     compare(binding, model, variables)
     if not binding.announced:
         announce(model, binding)

@@ -60,6 +60,7 @@ class Run:
         self.logs_each_step = logs_each_step
         self.files = files or {}
         self.heard: list[dict[str, str | None]] = []
+        self.weight: tf.Tensor | None = None  # this rank's, in the newest logs of a step of the user's own
         self._started = False
 
     def __enter__(self) -> "Run":
@@ -131,7 +132,7 @@ class Run:
 
     def global_logs(self, logs):
         """The logs of all ranks' rows. Costs one all-reduce for each dtype of the metrics' state."""
-        return metrics.global_logs(self.binding.data, self.model, logs, metrics.metrics_to_logs)
+        return metrics.global_logs(self.binding.data, self.model, logs, metrics.metrics_to_logs, self.weight)
 
     def any_rank(self, flag: bool) -> bool:
         """True if `flag` is true on some rank. Costs one all-reduce of a scalar."""

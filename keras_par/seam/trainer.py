@@ -14,7 +14,7 @@ from keras_par.comm import failures, heartbeat, world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.turns import turns
 from keras_par.comm.watched import marked
-from keras_par.seam import autotune, loggers, memories, metrics, packages, writers
+from keras_par.seam import autotune, loggers, memories, metrics, packages, probe, writers
 from keras_par.seam import binding as bindings
 from keras_par.seam import epoch as epochs
 from keras_par.seam import run as runs
@@ -25,6 +25,8 @@ from keras_par.seam.compiled import plain_settings
 from keras_par.seam.direct_call import direct
 from keras_par.seam.gathering import as_tensor, gather_rows, joined
 from keras_par.seam.inexact import say_what_is_inexact
+from keras_par.seam.kept_state import average_state
+from keras_par.seam.own_step import require_stock_makers, shapes_explained, with_rows, without_rows
 from keras_par.seam.patch import wrap
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
@@ -100,6 +102,7 @@ def alone(model: keras.Model) -> contextlib.AbstractContextManager:
 def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, arguments: dict) -> runs.Run:
     """A run for these arguments of a trainer method, which it adjusts: quiet ranks, and callbacks that agree."""
     packages.refuse(kind)
+    require_stock_makers(model)
     if binding.communicator.rank != 0:  # one process prints once
         arguments["verbose"] = 0
     callbacks = listed(arguments["callbacks"])
@@ -191,7 +194,7 @@ def metrics_result(original):
         if run is None or run.model is not self:
             return original(self, logs)
         if run.kind == "fit":
-            metrics.average_state(run.binding.data, self)
+            average_state(run.binding.data, self)
         return run.global_logs(logs)
 
     return replacement
@@ -233,10 +236,12 @@ def make_function(original):
         function = autotune.Autotuner(self, binding, build) if is_tuned else build()
 
         def with_global_logs(iterator):
-            logs = function(iterator)
+            run = runs.current()
+            if step_function.__name__ == "train_step" and not compiled:
+                iterator = probe.look(self, binding, step_function, not is_stock(step_function), iterator)
+            logs = without_rows(run, function(iterator))
             if binding.probe.is_pending:
                 binding.probe.compare()
-            run = runs.current()
             return run.global_logs(logs) if run is not None and run.logs_each_step else logs
 
         if not heartbeat.current().is_watched:
@@ -263,15 +268,22 @@ def is_alone() -> bool:
 
 def can_compile(model: keras.Model, step_function) -> bool:
     """True if XLA may compile this step: no collective in it, and Keras's own, which applies gradients at its end."""
-    own = (TensorFlowTrainer.train_step, TensorFlowTrainer.test_step)
     if sharded(model.variables):
         reason = "its variables are divided, so that its layers need other ranks' shards"
-    elif getattr(step_function, "__func__", step_function) in own:
+    elif is_stock(step_function):
         return True
     else:
         reason = f"it has a {step_function.__name__} of its own, which may need other ranks' gradients halfway"
     warnings.warn(f"keras-par: jit_compile=True is ignored for '{model.name}', because {reason}.", stacklevel=2)
     return False
+
+
+def is_stock(step_function) -> bool:
+    """True for Keras's own training or test step."""
+    return getattr(step_function, "__func__", step_function) in (
+        TensorFlowTrainer.train_step,
+        TensorFlowTrainer.test_step,
+    )
 
 
 def distributed_step(model: keras.Model, binding: bindings.Binding, step_function, compiled: bool):
@@ -291,7 +303,11 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
             if step_function.__name__ == "train_step":
                 say_what_is_inexact(current, model, data.batch)
             with binding.scope(), current.current(), guard:
-                return step_function(data.batch) if inner is None else inner(current, data.batch)
+                if inner is not None:
+                    return inner(current, data.batch)
+                with shapes_explained(model, step_function.__name__, binding.num_shards):
+                    logs = step_function(data.batch)
+            return logs if is_stock(step_function) else with_rows(current, logs)
 
     return step
 

@@ -1,0 +1,29 @@
+"""Says how many rows of a batch this rank has, for code that needs that number as a constant."""
+
+import keras
+
+from keras_par.comm import world
+from keras_par.plan.rows import row_range
+from keras_par.seam import step as steps
+from keras_par.seam.binding import Binding, Options
+
+
+def local_batch_size(batch_size: int) -> int:
+    """This rank's rows of a global batch of so many.
+
+    For scripts that make noise of a constant shape in a `train_step`, and for layers that want the batch size when they
+    are made, as stateful RNNs do. Where the script knows the batch, `ops.shape(x)[0]` says it without this. Works
+    inside of a step, under an active strategy, and without one, where all ranks have other rows. Costs no collective.
+
+    Args:
+        batch_size: rows of a batch on all ranks together, as `fit` takes it.
+    """
+    step, strategy = steps.current(), keras.distribution.distribution()
+    if step is None and not world.is_started():
+        return batch_size
+    if step is not None:
+        group = step.communicator
+    else:
+        group = world.current() if strategy is None else Binding(strategy, Options()).data
+    start, stop = row_range(batch_size, group.size, group.rank)
+    return stop - start
