@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import logger_tasks as tasks
-from tests.ranks.pool import Failure
+from tests.jobs import start, write_script
 
 
 def metrics(folder: Path) -> dict[str, list[float]]:
@@ -67,11 +67,24 @@ def test_a_kind_of_model_checkpoint_does_all_on_one_rank(ranks, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.h5*")) == ["0.weights.h5", "0.weights.h5.uploaded"]
 
 
-def test_one_that_needs_all_ranks_is_told_how_to_get_them(ranks, tmp_path):
-    first, second = ranks(2).attempt(tasks.fit, seconds=60, folder=str(tmp_path / "one"), which="Evaluating")
-    assert isinstance(first, Failure) and isinstance(second, Failure)
-    assert "Evaluating of package 'otherlog' runs on one rank only" in first.message
-    assert "but calls predict, which needs all ranks: set callback.every_rank_writes = True" in first.message
+def test_one_that_needs_all_ranks_is_told_how_to_get_them(tmp_path):
+    """It ends the job, and so is one of its own."""
+    script = f"""
+        import keras_par as kp
+        from tests import logger_tasks
+
+        kp.init()
+        logger_tasks.fit({str(tmp_path)!r}, which="Evaluating")
+    """
+    job = start("mpirun", 2, write_script(tmp_path, script))
+    assert job.status != 0
+    assert "Evaluating of package 'otherlog' runs on one rank only" in job.output
+    assert "but calls predict, which needs all ranks: set callback.every_rank_writes = True" in job.output
+    assert "rank 0 failed first, so this rank stops: ValueError: keras-par: Evaluating" in job.output
+
+
+def test_one_that_needs_all_ranks_gets_them_if_it_says_so(ranks, tmp_path):
     results = ranks(2).run(tasks.fit, folder=str(tmp_path), which="Evaluating", every_rank=True)
     assert len(results) == 2
-    assert "predicted 2" in (tmp_path / "log1").read_text()
+    for rank in range(2):
+        assert "predicted 2" in (tmp_path / f"log{rank}").read_text()
