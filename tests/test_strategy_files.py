@@ -153,7 +153,7 @@ def test_options_are_those_of_the_strategies():
 
     of_model = set(inspect.signature(ModelParallel).parameters) - {"layout_map"}
     of_data = set(inspect.signature(DataParallel).parameters) - {"device_mesh", "devices"}
-    assert set(OPTIONS) == of_model == of_data - {"autotune"} | {"batch_dim_name"}
+    assert set(OPTIONS) == of_model == of_data - {"autotune"} | {"batch_dim_name", "propagate"}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_load_strategy_takes_a_path_and_meshes_of_any_kind(ranks, tmp_path):
                 "shape": shape,
                 "batch": "batch",
                 "auto_shard_dataset": True,
-                "options": ("mean", 16, None, True, "drop", None, None, "mean"),
+                "options": ("mean", 16, None, True, "drop", None, None, "mean", "auto", False, False),
             }
     for found in ranks(2).run(catalogue_tasks.load, arguments=["data-parallel-bf16"]):
         assert (found["kind"], found["options"][2]) == ("DataParallel", "bf16")

@@ -93,7 +93,8 @@ def read_strategy(path: Path) -> Strategy:
 
 def strategy_text(name: str, description: str, options: Mapping[str, Any]) -> str:
     """The file of a data-parallel strategy with those of `options` that a file can have and that are not None."""
-    kept = {key: value for key, value in options.items() if key in OPTIONS and value is not None}
+    own = [key for key in OPTIONS if key not in OF_LAYOUTS]
+    kept = {key: value for key, value in options.items() if key in own and value is not None}
     head = [f"name = {json.dumps(name)}", f"description = {json.dumps(description)}", "", "[options]"]
     return "\n".join([*head, *(f"{key} = {json.dumps(value)}" for key, value in kept.items())]) + "\n"
 
