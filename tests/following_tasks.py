@@ -88,3 +88,20 @@ def follow(case: str, mesh: tuple[int, int]) -> dict:
         "sources": {call.layer: call.source for call in described.collectives["train_step"]},
         "text": str(described),
     }
+
+
+class Plain(layers.Layer):
+    """Has no `__init__`, whose parameters Keras would look at."""
+
+
+class Made(layers.Layer):
+    """Has one with a parameter of its own."""
+
+    def __init__(self, number: int, **options):
+        super().__init__(**options)
+        self.number = number
+
+
+def layers_without_init() -> list:
+    """Names and configurations of layers that are made once keras_par has started."""
+    return [["Plain", Plain(name="given").name], ["Made", Made(3).number]]

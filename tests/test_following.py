@@ -40,6 +40,10 @@ def test_rows_that_the_batch_axis_divides_are_shown(ranks, plain):
         assert "(batch, model) (inferred)" in found["text"]
 
 
+def test_layers_keep_their_own_parameters(ranks):
+    assert ranks(2).run(tasks.layers_without_init) == [[["Plain", "given"], ["Made", 3]]] * 2
+
+
 def test_the_source_is_the_users_line(ranks):
     lines, first = inspect.getsourcelines(tasks)
     made = next(number for number, line in enumerate(lines, first or 1) if 'name="second")(x)' in line and "4" in line)

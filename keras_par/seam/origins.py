@@ -12,15 +12,15 @@ MADE_AT = "_keras_par_made_at"
 
 def install() -> None:
     """Notes on each new layer the line of the user's that makes it."""
-    wrap(keras.layers.Layer, "__init__", noted)
+    wrap(keras.layers.Layer, "__new__", noted)  # Keras looks at the parameters of __init__
     place.find_by(of_layer_under_way)
 
 
 def noted(original):
-    def replacement(self, *args, **kwargs):
-        # Not by setattr, which would track it.
-        vars(self).setdefault(MADE_AT, place.line_of_user())
-        return original(self, *args, **kwargs)
+    def replacement(cls, *args, **kwargs):
+        layer = original(cls, *args, **kwargs)
+        vars(layer)[MADE_AT] = place.line_of_user()  # not by setattr, which would track it
+        return layer
 
     return replacement
 
