@@ -159,8 +159,8 @@ class Run:
         return {
             "call": self.kind,
             **self.binding.describe(),
-            **self.settings,
             "kind of input": None if source.is_sharded else source.kind,
+            **self.settings,
             "batches": source.num_batches,
             "batch size": source.batch_size,
             "sharded": source.is_sharded,
