@@ -19,6 +19,7 @@ from keras_par.seam.patch import wrap
 from keras_par.seam.views import identity, local_view
 from keras_par.sharding.names import is_in_loop
 
+OF_BATCH = "keras_par_gradient_of_batch"
 VARIABLES = (tf.Variable, keras.Variable)
 
 # Inside of a jacobian, whose rows are gradients that must stay what they are.
@@ -115,7 +116,7 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
         return take()
     if step.probe is not None:
         step.probe += [each for each in targets if isinstance(each, tf.Tensor)]
-        return take()
+        return tf.nest.map_structure(named_as_gradient, take())
     result = tf.nest.flatten(take(weigh(step, targets, output_gradients)))
     if len(places) < len(flat):
         own = tf.nest.flatten(take()) if is_repeatable else unweighted(step, targets, result)
@@ -124,6 +125,13 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
     sums = iter(summed(step, [result[place] for place in places], [flat[place] for place in places]))
     result = [next(sums) if place in places else own[place] for place in range(len(flat))]
     return tf.nest.pack_sequence_as(sources, result)
+
+
+def named_as_gradient(gradient: Any) -> Any:
+    """`gradient` under a name by which the probe finds losses that are made of gradients."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(named_as_gradient(gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else tf.identity(gradient, name=OF_BATCH)
 
 
 def unweighted(step: steps.Step, targets: list, gradients: list) -> list:

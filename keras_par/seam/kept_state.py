@@ -54,9 +54,8 @@ def warn_of_parted(communicator: Communicator, model: keras.Model, averaged: dic
     for variable in own:
         if is_integer(variable):
             value = tf.cast(variable.value, tf.float64)
-            number = tf.reduce_sum(
-                value * tf.reshape(tf.range(1.0, tf.size(value) + 1.0, dtype=tf.float64), value.shape)
-            )
+            places = tf.reshape(tf.range(1, tf.size(value) + 1), value.shape)
+            number = tf.reduce_sum(value * tf.cast(places, tf.float64))
             marks += [number, -number]
         else:
             value, mean = averaged[id(variable)]

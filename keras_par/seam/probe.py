@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam.binding import Binding
+from keras_par.seam.gradients import OF_BATCH
 from keras_par.seam.metrics import layers
 from keras_par.seam.shards import KINDS
 from keras_par.seam.step import Step
@@ -106,13 +107,15 @@ def losses_of(model: keras.Model, binding: Binding, step_function, batch, leaves
     pruned = traced.prune(traced.inputs[: len(numbers) + len(specs)], traced.outputs)
     kinds = {operation.type for operation in pruned.graph.get_operations()}
     is_random = any(word in kind for kind in kinds for word in RANDOM)
+    # Of a loss that is made of gradients the ranks' parts are made of those of the whole batch.
+    is_second_order = any(OF_BATCH in operation.name for operation in pruned.graph.get_operations())
     is_normalized = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers(model))
 
     def evaluate(leaves: list[tf.Tensor], local: int, total: int) -> list[float]:
         results = pruned(tf.constant(local, tf.int64), tf.constant(total, tf.int64), *leaves)
         return [float(result) for result in tf.nest.flatten(results)]
 
-    return evaluate, not (is_random or is_normalized or alone.asked)
+    return evaluate, not (is_random or is_normalized or is_second_order or alone.asked)
 
 
 def judged(of_all: float, first: float, second: float, tolerance: float, taken_for: str) -> str | None:
