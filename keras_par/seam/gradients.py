@@ -7,6 +7,7 @@ have. Keras's own step leaves the sum to the optimizer's update, see `optimizer.
 import contextlib
 import contextvars
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -15,9 +16,11 @@ import tensorflow as tf
 from keras_par.comm import differentiable
 from keras_par.comm.reducer import Gradient, scaled
 from keras_par.seam import step as steps
+from keras_par.seam.layouts import divide
 from keras_par.seam.patch import wrap
-from keras_par.seam.views import identity, local_view
+from keras_par.seam.views import identity, is_sharded, is_summed, local_view
 from keras_par.sharding.names import is_in_loop
+from keras_par.sharding.tensor import ShardedTensor
 
 OF_BATCH = "keras_par_gradient_of_batch"
 VARIABLES = (tf.Variable, keras.Variable)
@@ -123,8 +126,30 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
     else:
         own = result
     sums = iter(summed(step, [result[place] for place in places], [flat[place] for place in places]))
-    result = [next(sums) if place in places else own[place] for place in range(len(flat))]
+    result = [shown(next(sums), flat[place]) if place in places else own[place] for place in range(len(flat))]
     return tf.nest.pack_sequence_as(sources, result)
+
+
+def shown(gradient: Gradient, variable: Any) -> Any:
+    """The gradient of a variable as a step of the user's own sees it: whole where the variable is divided."""
+    if gradient is None or not is_sharded(variable):
+        return gradient
+    return ShardedTensor(tf.convert_to_tensor(gradient), variable.axes, variable.mesh)
+
+
+def of_shards(gradients: Iterable[Any], variables: Iterable[Any]) -> list[Gradient]:
+    """What an optimizer takes: of gradients that a step of the user's own has seen whole, the variables' shards."""
+    return [of_shard(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
+
+
+def of_shard(gradient: Any, variable: Any) -> Gradient:
+    if isinstance(gradient, tf.Tensor) and is_sharded(variable):
+        is_whole = gradient.shape.is_compatible_with(variable._shape)
+        if not is_whole or gradient.shape.is_compatible_with(variable.local_shape):
+            return gradient
+    elif not isinstance(gradient, ShardedTensor):
+        return gradient
+    return divide(gradient, variable.axes, variable.mesh).local
 
 
 def named_as_gradient(gradient: Any) -> Any:
@@ -205,7 +230,10 @@ def summed(step: steps.Step, gradients: list, variables: list, have_shapes: bool
     gradients = with_shapes(gradients, variables) if have_shapes else gradients
     if step.thin:  # what a stand-in row gives does not count, even if it is NaN
         counts = tf.cast(step.local > 0, tf.float32)
-        gradients = [scaled(gradient, counts, no_nan=True) for gradient in gradients]
+        gradients = [
+            gradient if is_summed(variable) else scaled(gradient, counts, no_nan=True)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
     return newest_ranges(step, total(step, gradients, variables), gradients, variables)
 
 

@@ -9,7 +9,7 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 from keras_par.comm.reducer import scaled
 from keras_par.seam import step as steps
-from keras_par.seam.gradients import newest_ranges, weight_of, with_shapes
+from keras_par.seam.gradients import newest_ranges, of_shards, weight_of, with_shapes
 from keras_par.seam.patch import wrap
 from keras_par.seam.sharded_optimizer import targets
 from keras_par.seam.views import identity, is_summed
@@ -55,7 +55,7 @@ def apply(original):
             return original(self, grads, trainable_variables)
         trainable_variables = None if trainable_variables is None else list(trainable_variables)
         variables = trainable_variables if trainable_variables is not None else list(self._trainable_variables)
-        grads = with_shapes(grads, variables)
+        grads = with_shapes(of_shards(grads, variables), variables)
         if id(self) not in step.scaled:
             grads = weigh_rest(step, grads, variables)
         step.scaled.discard(id(self))
