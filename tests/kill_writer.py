@@ -54,7 +54,7 @@ def write_without_end(folder: Path, serial: int, communicator: Any, pipe: int) -
         serial += 1
         name = f"{PREFIX}-1_{serial % 5}"  # names come again, as those of a run that was set back
         arrays = {"model/a": np.full([300, 100], serial), "model/b": np.full([rank + 1], serial)}
-        writer.begin(Manifest(name, serial, in_a_row(NUM_RANKS), 0, serial, None, 0, None, [], {}, []), arrays)
+        writer.begin(Manifest(name, serial, in_a_row(NUM_RANKS), 0, serial, None, 0, None, [], {}, []), arrays, None)
         writer.finish()
         if rank == 0:
             os.write(pipe, serial.to_bytes(8, "little"))
