@@ -59,9 +59,18 @@ def first_row(tensor: tf.Tensor, group: Communicator, name: Name) -> tf.Tensor:
 
 
 def kept(result: tf.Tensor, collective: tf.Tensor) -> tf.Tensor:
-    """`result`, which keeps a collective from being pruned on the ranks that do not use what it gives."""
-    with tf.control_dependencies([collective]):
-        return tf.identity(result)
+    """`result`, which keeps a collective from being pruned on the ranks that do not use what it gives.
+
+    TensorFlow drops operations without side effects that are only waited for, and Horovod's are such. So the result
+    depends on a condition of the collective's values that never holds, which TensorFlow cannot know.
+
+    Args:
+        result: a tensor.
+        collective: floats, or counts.
+    """
+    value = tf.math.real(collective)
+    is_never = tf.math.is_nan(value) & tf.math.is_finite(value) if value.dtype.is_floating else value < 0
+    return tf.where(tf.reduce_any(is_never), tf.ones_like(result), result)
 
 
 def extreme(tensor: tf.Tensor, group: Communicator, op, name: Name) -> tf.Tensor:
