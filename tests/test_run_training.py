@@ -102,7 +102,7 @@ def test_time_is_told_by_phase(tmp_path):
     script.write_text(
         "import time, keras, numpy as np, keras_par as kp\nkp.init()\n"
         "keras.distribution.set_distribution(kp.DataParallel())\n"
-        "pause = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.1 * kp.rank()))\n"
+        "pause = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.2 * kp.rank()))\n"
         "model = keras.Sequential([keras.Input((512,)), *(keras.layers.Dense(512, 'relu') for _ in range(4))])\n"
         "model.compile('sgd', 'mse')\nx = np.zeros((40 * 2048, 512), 'float32')\n"
         "model.fit(x, x, batch_size=2048, epochs=1, verbose=0, shuffle=False, callbacks=[pause])\n"
@@ -112,8 +112,9 @@ def test_time_is_told_by_phase(tmp_path):
     last = [json.loads(lines[-1]) for lines in ranks]
     assert [each["steps"] for each in last] == [40, 40]
     waiting, slow = (each["seconds"] for each in last)
-    assert slow["callback"] - waiting["callback"] > 3
-    assert waiting["reduce"] - slow["reduce"] > 3
+    # 8 s of pauses, of which the start of fit, where one rank copies the data before the other, hides a part.
+    assert slow["callback"] - waiting["callback"] > 6
+    assert waiting["reduce"] - slow["reduce"] > 6
     for seconds in (waiting, slow):
         assert seconds["forward-backward"] > 2 * seconds["data"]
 
