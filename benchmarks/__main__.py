@@ -8,6 +8,7 @@ PARTS = {
     "throughput": ("throughput.compare", "keras-par beside what else trains the same models"),
     "growth": ("growth", "how a reduction's time and bytes grow with ranks and parameters"),
     "overhead": ("overhead", "what the strategy costs beside plain Keras and a hand-written loop"),
+    "exactness": ("exactness", "what shared random numbers and the looks at weights and losses cost"),
     "launcher": ("launcher", "what `keras-par run` costs beside mpirun and horovodrun"),
     "input": ("input", "how fast sharded data sets are read"),
     "tensor-parallel": ("tensor_parallel", "what dividing a block over two ranks gains"),

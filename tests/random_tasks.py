@@ -18,11 +18,40 @@ def train(name: str, distributed: bool) -> dict:
     case = RANDOM_CASES[name]
     seed(distributed)
     tf.random.set_seed(9)
-    with strategy_scope(distributed):
+    with case.precision(), strategy_scope(distributed):
         model = case.model()
         history = model.fit(**case.data(), **case.fit, verbose=0)
     seeds = [np.asarray(v.value).tolist() for layer in all_layers(model) for v in seed_states(layer)]
     return {"weights": [np.asarray(w) for w in model.get_weights()], "seeds": seeds, "logs": history.history}
+
+
+def train_on_shards(distributed: bool) -> list[np.ndarray]:
+    """Trains with dropout on every second row, one process on the batches that two ranks make of these together."""
+    x, y = rows(45)
+    size = 8
+    shards = [(x[rank::2], y[rank::2]) for rank in range(2)]
+    seed(distributed)
+    if distributed:
+        import keras_par as kp
+
+        own = tf.data.Dataset.from_tensor_slices(shards[kp.rank()]).batch(size)
+        with kp.DataParallel(auto_shard_dataset=False).scope():
+            return fitted_on(own)
+    batches = [
+        tuple(np.concatenate([part[begin : begin + size] for part in parts]) for parts in zip(*shards, strict=True))
+        for begin in range(0, 23, size)
+    ]
+    whole = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=SIGNATURE)
+    return fitted_on(whole.apply(tf.data.experimental.assert_cardinality(len(batches))))
+
+
+SIGNATURE = (tf.TensorSpec([None, 8], tf.float32), tf.TensorSpec([None], tf.int64))
+
+
+def fitted_on(dataset) -> list[np.ndarray]:
+    model = compiled("sgd", network(keras.layers.Dropout(0.4)))
+    model.fit(dataset, epochs=3, verbose=0)
+    return model.get_weights()
 
 
 def all_layers(model) -> list:
@@ -109,8 +138,33 @@ def unlike_sentences(which: str) -> list[str]:
         model = compiled("adam", keras.Model(inputs, outputs))
         given = tf.data.Dataset.from_tensor_slices((x, y)).batch(32, drop_remainder=True)
         given = given.map(lambda x, y: (tf.sparse.from_dense(x), y)) if which == "sparse" else given
+        given = given.filter(lambda *_: True) if which == "unknown length" else given
         for _ in range(2):
             model.fit(given, epochs=2, verbose=0)
+    return messages
+
+
+def table_sentences(axes: tuple, own: bool) -> list[str]:
+    """What is logged of a model with a divided table, and how far it is from that of one process."""
+    import keras_par as kp
+    from tests.step_cases import Own
+
+    def step(model, x, y):
+        loss, gradients = model.taken(x, y)
+        model.optimizer.apply(gradients, model.trainable_variables)
+        return {"loss": loss}
+
+    layout_map = keras.distribution.LayoutMap(
+        keras.distribution.DeviceMesh((kp.size(), 1) if axes[0] == "batch" else (1, kp.size()), ("batch", "model"))
+    )
+    layout_map[".*embeddings"] = axes
+    seed(True)
+    x, y = np.arange(64).reshape(32, 2) % 8, rows(32)[1]
+    with logged() as messages, kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch").scope():
+        parts = [keras.layers.Input((2,), dtype="int32"), keras.layers.Embedding(8, 4), keras.layers.Flatten()]
+        inner = keras.Sequential([*parts, keras.layers.Dense(3)])
+        model = Own(inner, step) if own else inner
+        compiled("adam", model).fit(x, y, batch_size=8, epochs=2, verbose=0)
     return messages
 
 

@@ -27,6 +27,7 @@ OPTIMIZERS = {
     "adagrad": lambda: keras.optimizers.Adagrad(0.05),
 }
 CLIPPING = ("momentum, clipped values", "adam, clipped norm", "rmsprop, each norm")
+SQUARING = ("adam, clipped norm", "adamw", "rmsprop, each norm", "accumulating", "adagrad")
 REDUCTIONS = ("sum_over_batch_size", "sum", "mean_with_sample_weight", None)
 INPUTS = ("arrays", "dataset", "unknown length", "PyDataset", "generator")
 STEPS = ("Keras's", "own", "clipping", "hand-made")

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.cases import Case, arrays, crossentropy, network, one_left_over, rows, sequences
+from tests.cases import DOUBLE, Case, arrays, crossentropy, network, one_left_over, rows, sequences
 
 STEPS: dict[str, Case] = {}
 OPTIONS: dict[str, dict[str, Any]] = {}  # what the strategy must be told for a case
@@ -18,9 +18,9 @@ SGD = keras.optimizers.SGD
 Adam = keras.optimizers.Adam
 
 
-def case(name: str, data=arrays, tolerance: float = 1e-6, options: dict[str, Any] | None = None, **fit):
+def case(name: str, data=arrays, options: dict[str, Any] | None = None, double: bool = False, **fit):
     def register(model):
-        STEPS[name] = Case(model, data, fit, tolerance)
+        STEPS[name] = Case(model, data, fit, **(DOUBLE if double else {}))
         OPTIONS[name] = options or {}
         return model
 
@@ -389,7 +389,7 @@ def _(model, x, y):
 @step_case(
     "own-synchronized",
     model=lambda: network(layers.BatchNormalization(synchronized=True, momentum=0.8)),
-    tolerance=5e-6,
+    double=True,
 )
 def _(model, x, y):
     loss, gradients = model.taken(x, y)

@@ -17,7 +17,8 @@ def train(name: str, distributed: bool) -> dict:
     case = STEPS[name]
     seed(distributed)
     options = OPTIONS[name] if distributed else {}
-    with strategy_scope(distributed, **options), warnings.catch_warnings(record=True) as caught:
+    scopes = case.precision(), strategy_scope(distributed, **options)
+    with scopes[0], scopes[1], warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = case.model()
         history = model.fit(**case.data(), **case.fit, verbose=0)

@@ -34,7 +34,7 @@ def train(name: str, distributed: bool, **options) -> dict:
     """Trains the case `name`; returns weights, optimizer state, logs, an evaluation and predictions."""
     case = CASES[name]
     seed(distributed)
-    with strategy_scope(distributed, **options), warnings.catch_warnings():
+    with case.precision(), strategy_scope(distributed, **options), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Gradients do not exist|Your input ran out of data|.*use_ema", UserWarning)
         model = case.model()
         data = case.data()

@@ -34,6 +34,14 @@ def test_ranks_end_where_one_process_ends_with_its_random_numbers(name, size, ra
         np.testing.assert_array_equal(own, first)
 
 
+def test_rows_that_only_their_rank_knows_have_their_part_of_the_draws(ranks, plain, exactness):
+    [twin] = plain.run(random_tasks.train_on_shards, distributed=False)
+    results = ranks(2).run(random_tasks.train_on_shards, distributed=True)
+    assert len(results) == 2
+    for weights in results:
+        exactness(relative_distance(weights, twin), 1e-6)
+
+
 @pytest.mark.parametrize("which", random_tasks.SHUFFLED)
 def test_generators_stand_after_fit_where_they_stand_in_one_process(which, ranks, plain, exactness):
     [twin] = plain.run(random_tasks.after_fit, which=which, distributed=False)
@@ -61,6 +69,7 @@ SENTENCES = {
     "sparse": "Adam squares the rows of a sparse input's gradient",
     "constant": "random numbers of shape [16, 16] in the step are the same on all ranks",
     "order": "random numbers for several dims of rows, for the order of rows",
+    "unknown length": "at its end one process counts one step too many",
     "nothing": None,
 }
 
@@ -71,6 +80,21 @@ def test_what_is_not_as_in_one_process_is_said_once(which, ranks):
     wanted = SENTENCES[which]
     assert second == [] and len(first) == (wanted is not None), first
     assert wanted is None or wanted in first[0]
+
+
+@pytest.mark.parametrize(
+    ("axes", "own", "said"),
+    [
+        ((None, "model"), False, None),
+        (("model", None), False, None),
+        ((None, "model"), True, "because the training step takes it whole"),
+        (("batch", None), False, "because the table is divided along the batch axis"),
+    ],
+)
+def test_tables_whose_equal_rows_are_added_before_they_are_squared_are_told_of(axes, own, said, ranks):
+    first, second = ranks(2).run(random_tasks.table_sentences, axes=axes, own=own)
+    assert second == [] and len(first) == (said is not None), first
+    assert said is None or said in first[0]
 
 
 def test_the_strategy_synchronizes_batch_normalization(ranks, plain, exactness):

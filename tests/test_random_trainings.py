@@ -1,49 +1,58 @@
 """Random models, ways to compile and fit them, and strategies: N ranks end where one process ends."""
 
+from random import Random
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests import random_models, random_trainings
 from tests.compare import log_distance, relative_distance
-from tests.test_model_parallel import settle
 
 LOGS = 2e-5  # of losses, which Keras sums in float32
 ABSOLUTE = 1e-5  # accuracies and losses near zero
 
 
-@st.composite
-def drawn_trainings(draw) -> dict:
-    """All that a training is made of, as plain values."""
-    kind = draw(st.sampled_from(list(random_models.NUM_DIMS)))
+def drawn(seed: int) -> dict:
+    """All that a training is made of, as plain values; each choice is independent of the others."""
+    random = Random(seed)
+    choose = random.choice
+    kind = choose(list(random_models.NUM_DIMS))
     fitting = [name for name, (dims, _) in random_models.PARTS.items() if dims == random_models.NUM_DIMS[kind]]
-    part = st.tuples(st.sampled_from(fitting), st.sampled_from([4, 8]), st.sampled_from(["relu", "tanh"]))
-    strategy = draw(st.sampled_from(random_trainings.STRATEGIES))
-    # Plain Keras takes the norm of the single rows of a table's gradient, before equal rows are added.
-    optimizers = [
-        name for name in random_trainings.OPTIMIZERS if kind != "tokens" or name not in random_trainings.CLIPPING
-    ]
-    eager = draw(st.sampled_from([True, True, False]))
+    strategy = choose(random_trainings.STRATEGIES)
+    step = choose(random_trainings.STEPS)
+    unfit = unfit_optimizers(kind, strategy, step)
+    optimizers = [name for name in random_trainings.OPTIMIZERS if name not in unfit]
+    source = choose(random_trainings.INPUTS)
+    eager = choose([True, False])
     return {
         "kind": kind,
-        "parts": draw(st.lists(part, min_size=1, max_size=2)),
+        "parts": [(choose(fitting), choose([4, 8]), choose(["relu", "tanh"])) for _ in range(choose([1, 2]))],
         "strategy": strategy,
-        "choices": draw(st.lists(st.integers(0, 99), min_size=3, max_size=5)),
-        "optimizer": draw(st.sampled_from(optimizers)),
-        "reduction": draw(st.sampled_from(random_trainings.REDUCTIONS)),
-        "input": draw(st.sampled_from(random_trainings.INPUTS)),
-        "step": draw(st.sampled_from(random_trainings.STEPS)),
-        "made": draw(
-            st.sampled_from(random_trainings.MADE if strategy not in random_trainings.MESHES else ("in scope",))
-        ),
-        "batch_size": draw(st.sampled_from([1, 3, 8, 8, 13])),
-        "shuffle": draw(st.booleans()),
-        "weighted": draw(st.booleans()),
-        "validated": draw(st.booleans()),
+        "choices": [random.randrange(100) for _ in range(5)],
+        "optimizer": choose(optimizers),
+        "reduction": choose(random_trainings.REDUCTIONS),
+        "input": source,
+        "step": step,
+        "made": choose(random_trainings.MADE if strategy not in random_trainings.MESHES else ("in scope",)),
+        "batch_size": choose([1, 3, 8, 8, 13]),
+        "shuffle": choose([True, False]),
+        "weighted": choose([True, False]),
+        "validated": choose([True, False]),
         "eager": eager,
-        "steps_per_execution": 1 if eager else draw(st.sampled_from([1, 2])),
+        # At the end of data of unknown length plain Keras counts a step too many, unless it is one of several.
+        "steps_per_execution": 1 if eager else 2 if source == "unknown length" else choose([1, 2]),
     }
+
+
+def unfit_optimizers(kind: str, strategy: str, step: str) -> set[str]:
+    """Those that docs/exactness.md says are not one process's, or that plain Keras fails with."""
+    unfit = set()
+    if kind == "tokens":  # plain Keras takes the norm of the single rows of a table's gradient, before they are added
+        unfit |= set(random_trainings.CLIPPING)
+    adds_rows = strategy == "model (2, 1)" or step != "Keras's"
+    if kind == "tokens" and strategy in random_trainings.MESHES and adds_rows:
+        unfit |= set(random_trainings.SQUARING)
+    return unfit | {"ema"} if step == "hand-made" else unfit  # which plain Keras needs a built optimizer for
 
 
 def differ_nowhere(drawn: dict, ranks, plain, exactness) -> None:
@@ -82,6 +91,20 @@ FOUND = {  # by drawing, and mended
         "choices": [0, 0, 1],
         "step": "clipping",
     },
+    "losses of rows, batches of a fixed odd size": {
+        "strategy": "data",
+        "reduction": None,
+        "step": "own",
+        "batch_size": 3,
+        "eager": False,
+    },
+    "losses of rows, Keras's step, sizes known late": {
+        "strategy": "data",
+        "reduction": None,
+        "input": "generator",
+        "batch_size": 13,
+        "eager": False,
+    },
     "norm of a divided table's gradient": {
         "kind": "tokens",
         "parts": [("sequence-dense", 4, "relu")],
@@ -96,8 +119,23 @@ def test_what_drawing_has_found(what, ranks, plain, exactness):
     differ_nowhere(PLAIN | FOUND[what], ranks, plain, exactness)
 
 
+def differ_nowhere_of(seeds: range, ranks, plain, exactness) -> None:
+    """Runs the trainings of all seeds, and tells of each that differs, hangs or fails."""
+    wrong = {}
+    for seed in seeds:
+        try:
+            differ_nowhere(drawn(seed), ranks, plain, exactness)
+        except AssertionError as error:
+            wrong[seed] = f"{drawn(seed)}\n{str(error)[-2000:]}"
+    assert not wrong, "\n\n".join(f"seed {seed}: {said}" for seed, said in wrong.items())
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_random_trainings(first, ranks, plain, exactness):
+    differ_nowhere_of(range(first, first + 20), ranks, plain, exactness)
+
+
 @pytest.mark.slow
-@settle(1000)
-@given(drawn=drawn_trainings())
-def test_many_random_trainings(drawn, ranks, plain, exactness):
-    differ_nowhere(drawn, ranks, plain, exactness)
+@pytest.mark.parametrize("first", range(200, 1000, 50))
+def test_many_random_trainings(first, ranks, plain, exactness):
+    differ_nowhere_of(range(first, first + 50), ranks, plain, exactness)

@@ -9,6 +9,7 @@ from keras import tree
 from tensorflow.python.framework import tensor_util
 
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.differentiable import kept
 from keras_par.plan.rows import row_range
 from keras_par.seam.row_dims import ALIKE, BRANCHES, OTHER, UNSURE, Known, RowDims, Rows, is_symbolic
 from keras_par.seam.shards import Part, ThinShard, first_leaf, num_rows
@@ -209,7 +210,7 @@ def batch_rows(communicator: Communicator, data, total, name: Callable[[str], st
             return row_range(total, communicator.size, communicator.rank)[0]
         own = data.local if isinstance(data, ThinShard) else num_rows(leaf)
         [counts] = communicator.all_reduce([tf.one_hot(communicator.rank, communicator.size, own)], name("first_row"))
-        first = tf.reduce_sum(counts[: communicator.rank])
+        first = kept(tf.reduce_sum(counts[: communicator.rank]), counts)
         return int(first) if tf.executing_eagerly() else first
 
     leaves = [each for each in tree.flatten(data.batch) if isinstance(each, tf.Tensor) and each.shape.rank]

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import logging
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from keras_par.seam.step import Step
 from keras_par.seam.views import identity, is_sharded, is_summed, sharded
 from keras_par.sharding.following import keeping
 from keras_par.sharding.mesh import RankMesh
+
+logger = logging.getLogger("keras_par")
 
 ATTRIBUTE = "_keras_par_binding"
 MADE_UNDER = "_keras_par_made_under"
@@ -102,6 +105,13 @@ class Binding:
     @property
     def communicator(self) -> Communicator:
         return world.current().through(self.options.reduce_by)
+
+    def say(self, sentence: str, *values) -> None:
+        """Logs a sentence about the model's steps, once for each model and on the job's first rank."""
+        if sentence not in self.said:
+            self.said.add(sentence)
+            if self.communicator.rank == 0:
+                logger.warning(f"keras-par: {sentence}", *values)
 
     @property
     def mesh(self) -> RankMesh | None:

@@ -12,6 +12,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from keras_par.comm import heartbeat
 from keras_par.seam import run as runs
+from keras_par.seam.inexact import say_of_unknown_length
 from keras_par.seam.input import Source
 from keras_par.seam.position import Position, order_of, replay
 from keras_par.seam.shards import Part, ThinShard, first_row, maybe_empty, zeros
@@ -176,6 +177,8 @@ class ShardedEpochIterator(TFEpochIterator):
         if not batches:
             if self.steps_per_epoch:
                 self._interrupted_warning()
+            elif self.steps_per_execution == 1 and self._run.kind == "fit":
+                say_of_unknown_length(self._run.binding, self._run.model)
             self._current_iterator = None
             self.data_adapter.on_epoch_end()
             self._num_epochs += 1

@@ -18,6 +18,7 @@ from keras_par.comm.reducer import Gradient, scaled
 from keras_par.seam import step as steps
 from keras_par.seam.layouts import divide
 from keras_par.seam.patch import wrap
+from keras_par.seam.row_dims import UNSURE, Rows, is_symbolic
 from keras_par.seam.views import identity, is_sharded, is_summed, local_view
 from keras_par.sharding.names import is_in_loop
 from keras_par.sharding.tensor import ShardedTensor
@@ -200,14 +201,21 @@ def weight_of(step: steps.Step, target: tf.Tensor) -> tf.Tensor:
 
 
 def has_rows(step: steps.Step, target: tf.Tensor) -> bool:
-    """True if the target's first dim is the batch's, or a multiple of it."""
+    """True if the target's first dim is the batch's rows, each in one place or more.
+
+    In a graph that is followed back to the batch; where it cannot be, and in eager steps, the sizes decide.
+    """
     if target.shape.rank == 0:
         return False
+    known = step.rows.of(target) if step.rows is not None and is_symbolic(target) else UNSURE
+    if known is not UNSURE:
+        return isinstance(known, Rows) and known.dim == 0
+    local = step.local if step.rows is None else step.rows.here
     if target.shape.rank is None or target.shape[0] is None:
         return True
-    if isinstance(step.local, tf.Tensor) and tf.is_symbolic_tensor(step.local):
+    if isinstance(local, tf.Tensor) and is_symbolic(local):
         return False  # the batch's rows are not known while tracing
-    return target.shape[0] % max(int(step.local), 1) == 0
+    return target.shape[0] % max(int(local), 1) == 0
 
 
 def summed(step: steps.Step, gradients: list, variables: list, have_shapes: bool = True) -> list[Gradient]:

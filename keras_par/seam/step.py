@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import itertools
-import logging
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -11,8 +10,6 @@ import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
 from keras_par.sharding.names import within_step
-
-logger = logging.getLogger("keras_par")
 
 
 class Step:
@@ -85,11 +82,8 @@ class Step:
             )
 
     def say(self, sentence: str, *values) -> None:
-        """Logs a sentence about the model's steps, once for each model and on the job's first rank."""
-        if sentence not in self.binding.said:
-            self.binding.said.add(sentence)
-            if self.binding.communicator.rank == 0:
-                logger.warning(f"keras-par: {sentence}", *values)
+        """As `Binding.say`."""
+        self.binding.say(sentence, *values)
 
     @contextlib.contextmanager
     def stock(self):

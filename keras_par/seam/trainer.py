@@ -301,7 +301,7 @@ def distributed_step(model: keras.Model, binding: bindings.Binding, step_functio
             current = Step(binding, local, total, thin)
             current.rows = batch_rows(communicator, data, total, current.name, binding.mesh is None)
             if step_function.__name__ == "train_step":
-                say_what_is_inexact(current, model, data.batch)
+                say_what_is_inexact(current, model, data.batch, is_own=not is_stock(step_function))
             with binding.scope(), current.current(), guard:
                 if inner is not None:
                     return inner(current, data.batch)
