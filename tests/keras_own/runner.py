@@ -55,8 +55,7 @@ def run_once(files: list[str], kind: str, folder: Path) -> bool:
     with (folder / "log").open("wb") as log:
         job = subprocess.Popen(
             [*launcher, sys.executable, "-m", "pytest", "-q", "-p", "tests.keras_own.plugin", "-p", "no:cacheprovider"]
-            + ["--continue-on-collection-errors"]  # of files that need jax or grain
-            + ["-c", str(REPOSITORY / "tests" / "keras_own" / "pytest.ini")]
+            + ["-c", str(REPOSITORY / "tests" / "keras_own" / "pytest.ini"), "--rootdir", str(source)]
             + [str(source / file) for file in files],
             env=environment(KERAS_OWN_KIND=kind, KERAS_OWN_FOLDER=str(folder)),
             cwd=folder,
