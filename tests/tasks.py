@@ -489,6 +489,9 @@ def misuse(which: str) -> None:
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
     if which == "not batched":
         model.fit(dataset, verbose=0)
+    elif which == "distributed by tf.distribute":
+        mirrored = tf.distribute.MirroredStrategy(["CPU:0"])
+        model.fit(mirrored.experimental_distribute_dataset(dataset.batch(8)), verbose=0)
     elif which == "dropped whole":
         model.fit(x, y, batch_size=1, verbose=0)
     elif which == "steps":

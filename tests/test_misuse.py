@@ -12,6 +12,7 @@ CASES = {
     "autotune's file": ("AgreedValueError", "pyproject.toml, line 1: key 'build-system' is unknown", "(on rank 0)"),
     "initialize": ("ValueError", "num_processes=17", "leave it out"),
     "not batched": ("AgreedValueError", "not batched", "add .batch("),
+    "distributed by tf.distribute": ("AgreedValueError", "by a strategy of tf.distribute", "use the tf.data.Dataset"),
     "dropped whole": (
         "AgreedValueError",
         "remainder='drop' leaves nothing of global batches of 1 rows",

@@ -37,8 +37,8 @@ class Source:
         self.batch_size: int | None = adapter.batch_size
         self.digest: Digest | None = None
         self.uncut: tf.data.Dataset  # what `dataset` cuts: making an iterator of it moves the same seeds on
-        if isinstance(adapter, TFDatasetAdapter):
-            self._dataset = adapter.get_tf_dataset()
+        self._dataset = adapter.get_tf_dataset() if isinstance(adapter, TFDatasetAdapter) else None
+        if isinstance(self._dataset, tf.data.Dataset):
             self.is_infinite = int(self._dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
             self.batch_size = None if has_scalars(self._dataset) else batch_size(self._dataset)
         elif isinstance(adapter, PyDatasetAdapter):
@@ -66,7 +66,12 @@ class Source:
 
     def complaint(self, num_ranks: int) -> str | None:
         """One sentence about why this input cannot be trained on by `num_ranks`, or None."""
-        if isinstance(self.adapter, TFDatasetAdapter) and has_scalars(self._dataset):
+        if isinstance(self._dataset, tf.distribute.DistributedDataset):
+            return (
+                "the dataset was distributed by a strategy of tf.distribute, so that it cannot be cut for the ranks: "
+                "use the tf.data.Dataset that it was made from."
+            )
+        if self._dataset is not None and has_scalars(self._dataset):
             return "the dataset has scalar elements, so it is not batched: add .batch(global_batch_size) to it."
         is_small = self.batch_size is not None and self.batch_size < num_ranks
         if is_small and not self.is_sharded and self.remainder == "drop":
@@ -97,9 +102,8 @@ class Source:
             return cut_arrays(self.adapter, self.uncut, num_shards, shard_id, self.remainder)
         if order is not None:
             self.adapter = InOrder(self.adapter, order, self.is_sharded)
-        if isinstance(self.adapter, TFDatasetAdapter):
-            dataset = self._dataset
-        else:
+        dataset = self._dataset
+        if dataset is None:
             with seeded(shuffle_seed):  # by which sparse arrays are shuffled
                 dataset = untuned(self.adapter.get_tf_dataset())
         self.uncut = dataset
