@@ -2,13 +2,15 @@
 
 KERAS_OWN_KIND is "plain" for Keras as it is, else keras_par is started. Results are appended to KERAS_OWN_FOLDER as one
 JSON line a test, in a file for each rank, so that the process that started the ranks knows where one hangs. Tests in
-its file "done" are left out: they have run in a job that ended early. The name of a test is its id, because pytest's root
-is `keras/src`.
+its file "done" are left out: they have run in a job that ended early. A test's name is its id: pytest's root is
+`keras/src`.
 """
 
+import faulthandler
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -23,7 +25,7 @@ IS_PLAIN = os.environ["KERAS_OWN_KIND"] == "plain"
 RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
 NUM_RANKS = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
 # What Keras's files import at their top for a few tests of other backends. Those fail everywhere, the others run.
-FOREIGN = ("jax", "jax.numpy", "jax.experimental", "jax.experimental.sparse")
+FOREIGN = ("conftest", "jax", "jax.numpy", "jax.experimental", "jax.experimental.sparse")
 
 
 def note(**line) -> None:
@@ -32,6 +34,8 @@ def note(**line) -> None:
 
 
 def pytest_configure():
+    faulthandler.register(signal.SIGUSR1, (FOLDER / f"{RANK}.stacks").open("w"), all_threads=True)
+    note(pid=os.getpid())
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -61,19 +65,26 @@ def share_folders() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
-    """Lets Keras's files be imported without the packages of other backends, by empty modules in their place."""
-    absent = [name for name in FOREIGN if find_spec(name.split(".")[0]) is None]
-    modules = {name: ModuleType(name) for name in absent}
+    """Lets Keras's files be imported without what they import and is not installed, by stand-ins."""
+    modules = {name: ModuleType(name) for name in FOREIGN if find_spec(name.split(".")[0]) is None}
     for name, module in modules.items():
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(modules[parent], child, module)
+    if "jax.experimental.sparse" in modules:
+        modules["jax.experimental.sparse"].JAXSparse = type("JAXSparse", (), {})  # asked of arrays that are others'
+    if "conftest" in modules:  # of Keras's repository
+        modules["conftest"].skip_if_backend = skip_if_backend
     sys.modules |= modules
     try:
         return (yield)
     finally:
-        for name in absent:
+        for name in modules:
             del sys.modules[name]
+
+
+def skip_if_backend(backend: str, reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(backend == "tensorflow", reason=reason)
 
 
 def pytest_collection_modifyitems(items):

@@ -1,5 +1,6 @@
 """Starts pytest on Keras's own test files, in one process or on each rank of a job, as often as needed."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ def run(files: list[str], kind: str, folder: Path) -> list[dict[str, dict]]:
         folder.mkdir(parents=True)
         done = set.intersection(*(set(result) for result in results))
         (folder / "done").write_text("\n".join(done))
-        is_hanging = run_once(files, kind, folder)
+        stacks = run_once(files, kind, folder)
         notes = [read(folder / f"{rank}.jsonl") for rank in range(num_ranks)]
         log = (folder / "log").read_text(errors="replace")[-3000:]
         shutil.rmtree(folder)
@@ -41,13 +42,13 @@ def run(files: list[str], kind: str, folder: Path) -> list[dict[str, dict]]:
         begun = {line["begun"] for lines in notes for line in lines if "begun" in line}
         for name in begun:  # of those that did not end on all ranks
             for result in results:
-                result.setdefault(name, {"outcome": "hang" if is_hanging else "ended", "said": ""})
+                result.setdefault(name, {"outcome": "hang" if stacks else "ended", "said": stacks or log})
         if not begun - done:
             raise RuntimeError(f"no further test was begun of {files} ({kind}):\n{log}")
 
 
-def run_once(files: list[str], kind: str, folder: Path) -> bool:
-    """One job; True if it had to be killed because no test ended for PATIENCE seconds."""
+def run_once(files: list[str], kind: str, folder: Path) -> str:
+    """One job. If no test begins or ends for PATIENCE seconds it is killed, and each rank's stack returned."""
     import keras
 
     source = Path(keras.__file__).parent / "src"
@@ -68,10 +69,24 @@ def run_once(files: list[str], kind: str, folder: Path) -> bool:
             newest = max((path.stat().st_mtime for path in folder.glob("*.jsonl")), default=None)
             newest = newest or (folder / "done").stat().st_mtime
             if time.time() - newest > PATIENCE:
+                stacks = stacks_of(folder)
                 os.killpg(job.pid, signal.SIGKILL)
                 job.wait()
-                return True
-    return False
+                return stacks
+    return ""
+
+
+def stacks_of(folder: Path) -> str:
+    """Where each rank is, after which its process is killed."""
+    pids = [line["pid"] for path in folder.glob("*.jsonl") for line in read(path) if "pid" in line]
+    for number in (signal.SIGUSR1, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        time.sleep(1)
+    # The main thread, in which tests run, is the last that is shown, its newest call first.
+    texts = {path.stem: path.read_text().rpartition("hread 0x")[2][:2000] for path in sorted(folder.glob("*.stacks"))}
+    return "\n".join(f"rank {rank}: {text}" for rank, text in texts.items()) or "no rank has come as far as pytest"
 
 
 def read(path: Path) -> list[dict]:
