@@ -30,6 +30,9 @@ FILES = {
     "optimizers": [f"optimizers/{name}_test.py" for name in OPTIMIZERS],
 }
 
+# Their tests look for files that one rank writes. The others' write, list and remove files on every rank.
+SHARING = ("trainers", "callbacks")
+
 # At least as many tests of a group pass in plain Keras; others need packages or backends that are not here.
 FLOORS = {"trainers": 180, "data": 90, "callbacks": 50, "saving": 50, "models": 50, "optimizers": 50}
 
@@ -58,7 +61,7 @@ LISTED: dict[str, tuple[bool, bool, str]] = {
 @cache
 def outcomes(group: str, kind: str) -> list[dict[str, dict]]:
     with TemporaryDirectory(prefix="kp-own-") as folder:
-        return runner.run(FILES[group], kind, Path(folder) / "run")
+        return runner.run(FILES[group], kind, Path(folder) / "run", shares_folders=group in SHARING)
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def pytest_configure():
 
     kp.init()
     assert (kp.rank(), kp.size()) == (RANK, NUM_RANKS)
-    if NUM_RANKS > 1:
+    if NUM_RANKS > 1 and os.environ["KERAS_OWN_SHARES_FOLDERS"] == "True":
         share_folders()
 
 
