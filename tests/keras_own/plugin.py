@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,25 +41,14 @@ def pytest_configure():
     tf.config.threading.set_inter_op_parallelism_threads(2)
     if IS_PLAIN:
         return
+    import keras
+
     import keras_par as kp
 
     kp.init()
     assert (kp.rank(), kp.size()) == (RANK, NUM_RANKS)
-    if NUM_RANKS > 1 and os.environ["KERAS_OWN_SHARES_FOLDERS"] == "True":
-        share_folders()
-
-
-def share_folders() -> None:
-    """Gives a test the same temporary folder on all ranks, as a script's folder is."""
-    from keras.src.testing import TestCase
-
-    from keras_par.comm import world
-
-    def get_temp_dir(self):
-        own = tempfile.mkdtemp(dir=FOLDER) if RANK == 0 else None
-        return world.current().all_gather_object(own, "test.folder")[0]
-
-    TestCase.get_temp_dir = get_temp_dir
+    # The tests look for files in folders that each process makes for itself, and remove them.
+    keras.callbacks.Callback.every_rank_writes = True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,14 +15,13 @@ from tests.ranks.pool import REPOSITORY, environment, mpirun
 PATIENCE = 120  # seconds without a test's end after which the one under way is called a hang
 
 
-def run(files: list[str], kind: str, folder: Path, shares_folders: bool) -> list[dict[str, dict]]:
+def run(files: list[str], kind: str, folder: Path) -> list[dict[str, dict]]:
     """For each rank, each test's outcome and what it said, by its name.
 
     Args:
         files: below `keras/src`.
         kind: "plain", "solo" or "ranks" (2 of them).
-        folder: for what the ranks note, and for the tests' files.
-        shares_folders: True if a test's temporary folder is the same on all ranks, as a script's folders are.
+        folder: for what the ranks note.
     """
     num_ranks = 2 if kind == "ranks" else 1
     results: list[dict[str, dict]] = [{} for _ in range(num_ranks)]
@@ -30,7 +29,7 @@ def run(files: list[str], kind: str, folder: Path, shares_folders: bool) -> list
         folder.mkdir(parents=True)
         done = set.intersection(*(set(result) for result in results))
         (folder / "done").write_text("\n".join(done))
-        stacks = run_once(files, kind, folder, shares_folders)
+        stacks = run_once(files, kind, folder)
         notes = [read(folder / f"{rank}.jsonl") for rank in range(num_ranks)]
         log = (folder / "log").read_text(errors="replace")[-3000:]
         shutil.rmtree(folder)
@@ -48,19 +47,18 @@ def run(files: list[str], kind: str, folder: Path, shares_folders: bool) -> list
             raise RuntimeError(f"no further test was begun of {files} ({kind}):\n{log}")
 
 
-def run_once(files: list[str], kind: str, folder: Path, shares_folders: bool) -> str:
+def run_once(files: list[str], kind: str, folder: Path) -> str:
     """One job. If no test begins or ends for PATIENCE seconds it is killed, and each rank's stack returned."""
     import keras
 
     source = Path(keras.__file__).parent / "src"
     launcher = mpirun(2) if kind == "ranks" else []
-    settings = {"KIND": kind, "FOLDER": folder, "SHARES_FOLDERS": shares_folders}
     with (folder / "log").open("wb") as log:
         job = subprocess.Popen(
             [*launcher, sys.executable, "-m", "pytest", "-q", "-p", "tests.keras_own.plugin", "-p", "no:cacheprovider"]
             + ["-c", str(REPOSITORY / "tests" / "keras_own" / "pytest.ini"), "--rootdir", str(source)]
             + [str(source / file) for file in files],
-            env=environment(**{f"KERAS_OWN_{name}": str(value) for name, value in settings.items()}),
+            env=environment(KERAS_OWN_KIND=kind, KERAS_OWN_FOLDER=str(folder)),
             cwd=folder,
             stdout=log,
             stderr=subprocess.STDOUT,
