@@ -31,7 +31,7 @@ FILES = {
 }
 
 # At least as many tests of a group pass in plain Keras; others need packages or backends that are not here.
-FLOORS = {"trainers": 180, "data": 90, "callbacks": 50, "saving": 50, "models": 50, "optimizers": 50}
+FLOORS = {"trainers": 180, "data": 100, "callbacks": 65, "saving": 160, "models": 50, "optimizers": 50}
 
 BY_HAND = (
     "An epoch iterator that is made outside of fit takes data sets alone if there are several processes, as in Keras."
@@ -51,6 +51,11 @@ LISTED: dict[str, tuple[bool, bool, str]] = {
         False,
         True,
         "A data set that tf.distribute has distributed cannot be cut for ranks; fit refuses it with a sentence.",
+    ),
+    "callbacks/swap_ema_weights_test.py::SwapEMAWeightsTest::test_swap_ema_weights_with_tf_distribute": (
+        False,
+        True,
+        "A model that tf.distribute has mirrored on devices has variables that only its replicas' threads can read.",
     ),
     **{
         f"saving/saving_lib_test.py::SavingTest::test_save_model_exception_raised_{memory}_memory_config": (
