@@ -89,6 +89,13 @@ for _name, _draw in {
     case(f"{_name}-static", even_arrays)(lambda draw=_draw: compiled("sgd", network(Noise(draw))))
 
 
+@case("generator")
+@case("generator-static", even_arrays)
+def of_generator():
+    generator = tf.random.Generator.from_seed(5)
+    return compiled("sgd", network(Noise(lambda x, seed: generator.normal(tf.shape(x)))))
+
+
 @case("fewer-rows-than-ranks", one_left_over)
 def fewer_rows_than_ranks():
     return compiled("sgd", network(layers.Dropout(0.4), layers.GaussianNoise(0.1)))

@@ -54,6 +54,25 @@ def fitted_on(dataset) -> list[np.ndarray]:
     return model.get_weights()
 
 
+def generated(distributed: bool) -> dict:
+    """What a small language model of KerasHub's writes by chance, after training with dropout."""
+    import keras_hub
+
+    keras.utils.set_random_seed(4)
+    tokens = np.random.default_rng(1).integers(1, 30, (13, 6))
+    mask = np.ones_like(tokens)
+    with strategy_scope(distributed):
+        backbone = keras_hub.models.GPT2Backbone(30, 1, 2, 8, 16, dropout=0.1, max_sequence_length=6)
+        model = keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
+        sampler = keras_hub.samplers.TopPSampler(p=0.9, temperature=3.0, seed=3)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss, sampler=sampler)
+        model.fit({"token_ids": tokens, "padding_mask": mask}, np.roll(tokens, -1, 1), batch_size=8, verbose=0)
+        begun = {"token_ids": tokens[:3], "padding_mask": mask[:3] * (np.arange(6) < 2)}
+        texts = [np.asarray(model.generate(begun, stop_token_ids=None)["token_ids"]).tolist() for _ in range(2)]
+    return {"weights": model.get_weights(), "texts": texts}
+
+
 def all_layers(model) -> list:
     return [model, *model._flatten_layers(include_self=False)]
 

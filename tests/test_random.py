@@ -110,6 +110,16 @@ def test_what_predict_draws_is_what_one_process_draws(ranks, plain):
         np.testing.assert_allclose(result["second"], twin["second"], rtol=1e-6, atol=1e-6)
 
 
+def test_texts_that_are_drawn_are_those_of_one_process(ranks, plain, exactness):
+    [twin] = plain.run(random_tasks.generated, distributed=False)
+    assert twin["texts"][0] != twin["texts"][1]
+    results = ranks(2).run(random_tasks.generated, distributed=True)
+    assert len(results) == 2
+    for result in results:
+        exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
+        assert result["texts"] == twin["texts"]
+
+
 @pytest.mark.parametrize("num_places", [2, 3])
 def test_seeds_of_checkpoints_that_had_one_for_each_rank_are_rank_0s(num_places):
     reader = types.SimpleNamespace(

@@ -21,6 +21,7 @@ def install() -> None:
         downloads,
         epoch,
         gradients,
+        layouts,
         lookups,
         loss,
         metrics,
@@ -38,7 +39,7 @@ def install() -> None:
         whole_files,
     )
 
-    sharding = (sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
+    sharding = (layouts, sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
     steps = (gradients, lookups, loss, metrics, normalization, optimizer, row_shapes, random_rows, epoch, trainer)
     files = (whole_files, model_files, stock_callbacks, summary)
     inputs = (caches, downloads)

@@ -15,6 +15,7 @@ from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, un
 from keras_par.plan.mesh import Mesh
 from keras_par.seam import operations
 from keras_par.seam import step as steps
+from keras_par.seam.patch import wrap
 from keras_par.sharding.collectives import split
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
@@ -23,6 +24,24 @@ RANK_MESH = "_keras_par_mesh"
 SEEN_PATHS = "_keras_par_paths"  # of the variables made under a strategy
 ATTENTION = ("MultiHeadAttention", "GroupedQueryAttention")
 logger = logging.getLogger("keras_par")
+
+
+def install() -> None:
+    """Wraps what strategies say of the division of data."""
+    for strategy in (distribution_lib.DataParallel, distribution_lib.ModelParallel):
+        wrap(strategy, "get_data_layout", data_layout)
+
+
+def data_layout(original):
+    """Outside of steps data stays whole on each rank, as for KerasHub's `generate`; `fit` cuts batches by itself."""
+
+    def replacement(self, data_shape):
+        layout = original(self, data_shape)
+        if not world.is_started() or world.current().size == 1:
+            return layout
+        return distribution_lib.TensorLayout([None] * len(layout.axes), layout.device_mesh)
+
+    return replacement
 
 
 def rank_mesh(device_mesh: distribution_lib.DeviceMesh, batch_axis: str | None = None) -> RankMesh:

@@ -80,6 +80,8 @@ PRIVATE_NAMES = (
     ("tensorflow.python.framework", "tensor_util.constant_value_as_shape", "to know sizes while tracing"),
     ("tensorflow.python.ops", "shape_util.shape_tensor", "to know what the numbers of a shape were"),
     ("keras.src.distribution.distribution_lib", "DataParallel", "to recognize the stock strategy"),
+    ("keras.src.distribution.distribution_lib", "DataParallel.get_data_layout", "to leave data whole outside of steps"),
+    ("keras.src.distribution.distribution_lib", "ModelParallel.get_data_layout", "the same"),
     ("keras.src.distribution.distribution_lib", "global_state", "to keep the strategy past clear_session"),
     ("keras.src.callbacks.model_checkpoint", "ModelCheckpoint._save_model", "to save on one rank"),
     ("keras.src.callbacks.backup_and_restore", "BackupAndRestore._save_model", "the same"),
