@@ -28,12 +28,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15, help="epochs of each system (%(default)s)")
     parser.add_argument("--steps", type=int, default=600, help="steps of an epoch (%(default)s)")
+    parser.add_argument("--only", default="", help="measure only what has this word in its name")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        return worker(args.steps, args.rounds)
-    worker_command = part("exactness", "--worker", "--rounds", args.rounds, "--steps", args.steps)
+        return worker(args)
+    options = ("--rounds", args.rounds, "--steps", args.steps, "--only", args.only)
+    worker_command = part("exactness", "--worker", *options)
     figures = figures_of([*mpirun(2), *worker_command])
     show(figures, args.steps)
     if args.json:
@@ -61,18 +63,22 @@ def show(figures: list[dict], steps: int) -> None:
     console.print(f"epochs of {steps} steps; 'again' is a second one without it against the first")
 
 
-def worker(steps: int, rounds: int) -> None:
+def worker(args: argparse.Namespace) -> None:
     threads(1)
     import keras_par as kp
 
     kp.init()
+    parts: dict[str, tuple[Callable, bool]] = {
+        "random numbers, even batches": (drawing(True), False),
+        "random numbers, unknown sizes": (drawing(False), False),
+        "weights compared, twice an epoch": (looking(f"{SEAM}.run.require_same_weights"), False),
+        "a metric of one's own noted": (noting, False),
+        "losses looked at, once": (looking(f"{SEAM}.probe.warn_of_others", own=True), True),
+    }
     measured = [
-        compared("random numbers, even batches", drawing(True), steps, rounds),
-        compared("random numbers, unknown sizes", drawing(False), steps, rounds),
-        compared("weights compared, twice an epoch", looking(f"{SEAM}.run.require_same_weights"), steps, rounds),
-        compared(
-            "losses looked at, once", looking(f"{SEAM}.probe.warn_of_others", own=True), steps, rounds, fresh=True
-        ),
+        compared(what, make, args.steps, args.rounds, fresh)
+        for what, (make, fresh) in parts.items()
+        if args.only in what
     ]
     if kp.rank() == 0:
         print(json.dumps(measured), flush=True)
@@ -86,6 +92,19 @@ def drawing(even: bool) -> Callable:
         return timed(lambda: network(dropout=0.2), random_rows(steps, even), patch)
 
     return make
+
+
+def noting(steps: int, is_with: bool) -> Callable[[], float]:
+    """Makes fits with a metric of the user's own, whose arguments each step keeps on rank 0, or does not."""
+    patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.metric_probe.MetricProbe.note", nothing)
+    return timed(lambda: network(metrics=[spread]), random_rows(steps, True), patch)
+
+
+def spread(y_true, y_pred):
+    """How far a row's outputs are apart."""
+    import keras
+
+    return keras.ops.max(y_pred, -1) - keras.ops.min(y_pred, -1)
 
 
 def looking(target: str, own: bool = False) -> Callable:
@@ -152,7 +171,7 @@ def random_rows(steps: int, even: bool):
     return rows.batch(ROWS_PER_RANK * kp.size(), drop_remainder=even).prefetch(2)
 
 
-def network(dropout: float = 0.0, own: bool = False):
+def network(dropout: float = 0.0, own: bool = False, metrics: tuple | list = ()):
     """The MLP, compiled under the strategy; with a `train_step` of its own if `own`."""
     import keras
     import tensorflow as tf
@@ -173,7 +192,7 @@ def network(dropout: float = 0.0, own: bool = False):
     with kp.DataParallel().scope():
         model = (Own if own else keras.Sequential)([layers.Input((784,)), *hidden, layers.Dense(10)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.01), loss)
+        model.compile(keras.optimizers.SGD(0.01), loss, metrics=list(metrics))
     return model
 
 

@@ -34,17 +34,22 @@ class Case:
     tolerance: float = 1e-6
     floatx: str = "float32"
 
-    @contextlib.contextmanager
-    def precision(self) -> Iterator[None]:
+    def precision(self):
         """Within it Keras computes in the case's dtype."""
-        before = keras.config.floatx(), keras.config.dtype_policy()
-        keras.config.set_floatx(self.floatx)
-        keras.config.set_dtype_policy(self.floatx)
-        try:
-            yield
-        finally:
-            keras.config.set_floatx(before[0])
-            keras.config.set_dtype_policy(before[1])
+        return in_dtype(self.floatx)
+
+
+@contextlib.contextmanager
+def in_dtype(floatx: str) -> Iterator[None]:
+    """Within it Keras computes in a dtype."""
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx(floatx)
+    keras.config.set_dtype_policy(floatx)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])
 
 
 DOUBLE: dict[str, Any] = {"floatx": "float64", "tolerance": 1e-10}

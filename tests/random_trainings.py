@@ -1,6 +1,7 @@
 """Trainings drawn at random: a model, how it is compiled and fitted, a strategy; run by one process and by ranks.
 
-Nothing here imports keras_par but where ranks set their strategy.
+All is computed in float64, so that what differs is no rounding. Nothing here imports keras_par but where ranks set
+their strategy.
 """
 
 import contextlib
@@ -12,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from tests import random_models
+from tests.cases import in_dtype
 
-# Adam's epsilon is far above rounding, which it would blow up to whole steps where a gradient is zero by symmetry.
+# Adam's epsilon is far above rounding, which is blown up to whole steps where a gradient is zero by symmetry.
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.05),
     "momentum, clipped values": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, clipvalue=0.02),
@@ -146,7 +148,12 @@ def scope_of(drawn: dict[str, Any], layout: dict[str, tuple], distributed: bool)
 
 
 def train(drawn: dict[str, Any], distributed: bool) -> dict:
-    """Trains two epochs; the weights, the logs and an evaluation."""
+    """Trains two epochs in float64; the weights, the logs and an evaluation."""
+    with in_dtype("float64"):
+        return trained(drawn, distributed)
+
+
+def trained(drawn: dict[str, Any], distributed: bool) -> dict:
     rank = 0
     if distributed:
         import keras_par as kp

@@ -1,6 +1,6 @@
 """Small versions, written for these tests, of the kinds of scripts that Keras's users start from.
 
-They are cases of tests/step_cases.py, which they add to. Latent vectors and noise are part of the data.
+They are cases of tests/step_cases.py, which they add to. Latent vectors and noise are drawn in their steps.
 """
 
 import keras
@@ -17,11 +17,8 @@ def dense(inputs: int, outputs: int, *extra) -> keras.Model:
     return keras.Sequential([layers.Input((inputs,)), layers.Dense(12, "tanh"), *extra, layers.Dense(outputs)])
 
 
-def with_noise():
-    """Rows of 8 numbers, a latent vector of 4 for each, and numbers for a second pass."""
-    generator = np.random.default_rng(2)
-    x = {"rows": rows()[0], "latent": generator.normal(size=(75, 4)), "mix": generator.uniform(size=(75, 1))}
-    return {"x": {key: value.astype("float32") for key, value in x.items()}, "batch_size": 16, "epochs": 2}
+def unlabelled():
+    return {"x": rows()[0], "batch_size": 16, "epochs": 2}
 
 
 class Script(keras.Model):
@@ -33,10 +30,16 @@ class Script(keras.Model):
         for name, part in parts.items():
             setattr(self, name, part)
             setattr(self, f"{name}_optimizer", Adam(1e-2, beta_1=0.5))
-        self.trackers = {}
+        self.seed_generator = keras.random.SeedGenerator(3)
         self.compile()
         self.optimizer = None
         self.built = True
+
+    def drawn(self, x):
+        """Rows of 8 numbers, and drawn for each a latent vector of 4 and a number between 0 and 1."""
+        size = keras.ops.shape(x)[0]
+        latent = keras.random.normal((size, 4), seed=self.seed_generator)
+        return {"rows": x, "latent": latent, "mix": keras.random.uniform((size, 1), seed=self.seed_generator)}
 
     def update(self, name: str, tape, loss):
         """Applies the gradients of a part, clipped as these scripts do."""
@@ -54,6 +57,7 @@ class Gan(Script):
     """A discriminator's step, then a generator's."""
 
     def train_step(self, data):
+        data = self.drawn(data)
         x = data["rows"]
         fake = self.generator(data["latent"])
         with tf.GradientTape() as tape:
@@ -65,7 +69,7 @@ class Gan(Script):
         return {"critic": critic_loss, "generator": loss}
 
 
-@case("gan", with_noise)
+@case("gan", unlabelled)
 def _():
     return Gan(critic=dense(8, 1), generator=dense(4, 8))
 
@@ -74,6 +78,7 @@ class GradientPenalty(Gan):
     """WGAN-GP: two steps of the critic, whose gradients with respect to its inputs are penalized."""
 
     def train_step(self, data):
+        data = self.drawn(data)
         x = data["rows"]
         critic_loss = 0.0
         for _ in range(2):
@@ -93,7 +98,7 @@ class GradientPenalty(Gan):
         return {"critic": critic_loss, "generator": loss}
 
 
-@case("wgan-gp", with_noise)
+@case("wgan-gp", unlabelled)
 def _():
     return GradientPenalty(critic=dense(8, 1), generator=dense(4, 8))
 
@@ -102,8 +107,9 @@ class Vae(Script):
     """A reconstruction summed over features, and a divergence, both means over rows."""
 
     def train_step(self, data):
+        data = self.drawn(data)
         with tf.GradientTape(persistent=True) as tape:
-            mean, spread = tf.split(self.encoder(data["rows"]), 2, axis=1)
+            mean, spread = tf.split(self.encoder(data["rows"], training=True), 2, axis=1)
             latent = mean + tf.exp(0.5 * spread) * data["latent"]
             found = self.decoder(latent)
             reconstruction = tf.reduce_mean(tf.reduce_sum(tf.square(found - data["rows"]), 1))
@@ -114,15 +120,16 @@ class Vae(Script):
         return {"loss": loss, "reconstruction": reconstruction}
 
 
-@case("vae", with_noise)
+@case("vae", unlabelled)
 def _():
-    return Vae(encoder=dense(8, 8), decoder=dense(4, 8))
+    return Vae(encoder=dense(8, 8, layers.Dropout(0.2)), decoder=dense(4, 8))
 
 
 class SimSiam(Script):
     """Two views, one of which gets no gradient, and a synchronized normalization between."""
 
     def train_step(self, data):
+        data = self.drawn(data)
         views = data["rows"] + 0.1 * data["mix"], data["rows"] - 0.1 * data["mix"]
         with tf.GradientTape(persistent=True) as tape:
             projected = [self.encoder(view, training=True) for view in views]
@@ -137,7 +144,7 @@ class SimSiam(Script):
         return {"loss": loss}
 
 
-@case("simsiam", with_noise, double=True)
+@case("simsiam", unlabelled, double=True)
 def _():
     return SimSiam(encoder=dense(8, 6, layers.BatchNormalization(synchronized=True)), predictor=dense(6, 6))
 
@@ -146,6 +153,7 @@ class Diffusion(Script):
     """Predicts the noise in rows, and keeps a moving average of its network."""
 
     def train_step(self, data):
+        data = self.drawn(data)
         noise = tf.concat([data["latent"], data["latent"][:, ::-1]], 1)
         angle = data["mix"] * 1.5
         noisy = tf.cos(angle) * data["rows"] + tf.sin(angle) * noise
@@ -157,7 +165,7 @@ class Diffusion(Script):
         return {"noise_loss": loss}
 
 
-@case("diffusion", with_noise)
+@case("diffusion", unlabelled)
 def _():
     return Diffusion(network=dense(8, 8), average=dense(8, 8))
 
@@ -214,6 +222,7 @@ class Triplets(Script):
     """An anchor, a near and a far row, all in one row of the data."""
 
     def train_step(self, data):
+        data = self.drawn(data)
         with tf.GradientTape() as tape:
             shifts = (0.0, 0.1 * data["mix"], data["latent"][:, :1])
             anchor, near, far = (self.encoder(data["rows"] + shift) for shift in shifts)
@@ -223,7 +232,7 @@ class Triplets(Script):
         return {"loss": loss}
 
 
-@case("siamese-triplets", with_noise, double=True)
+@case("siamese-triplets", unlabelled, double=True)
 def _():
     return Triplets(encoder=dense(8, 4))
 

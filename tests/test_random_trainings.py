@@ -8,6 +8,7 @@ import pytest
 from tests import random_models, random_trainings
 from tests.compare import log_distance, relative_distance
 
+TOLERANCE = 1e-10  # of float64
 LOGS = 2e-5  # of losses, which Keras sums in float32
 ABSOLUTE = 1e-5  # accuracies and losses near zero
 
@@ -63,7 +64,7 @@ def differ_nowhere(drawn: dict, ranks, plain, exactness) -> None:
     results = ranks(2).run(random_trainings.train, drawn=drawn, distributed=True)
     assert len(results) == 2
     for result in results:
-        exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
+        exactness(relative_distance(result["weights"], twin["weights"]), TOLERANCE)
         assert log_distance(result["logs"], twin["logs"]) < LOGS
         np.testing.assert_allclose(result["evaluated"], twin["evaluated"], rtol=LOGS, atol=ABSOLUTE)
     assert results[0]["logs"] == results[1]["logs"]

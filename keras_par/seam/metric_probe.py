@@ -45,7 +45,7 @@ class MetricProbe:
     """
 
     def __init__(self, model: keras.Model, binding: Binding):
-        self._alone = Alone(binding)
+        self._alone = LoneBinding(binding)
         self._updates: dict[int, Update] = {}
         self._untried = {id(metric): metric for metric in own_metrics(model)} if binding.data.rank == 0 else {}
         for metric in self._untried.values():
@@ -166,7 +166,7 @@ def state_after(
     return [variable.numpy() for variable in metric.variables]
 
 
-class Alone:
+class LoneBinding:
     """A binding for a step without other ranks."""
 
     data = SoloCommunicator()

@@ -28,7 +28,7 @@ RANDOM = ("Random", "Multinomial", "Bernoulli", "Gamma", "Poisson")
 logger = logging.getLogger("keras_par")
 
 
-class Alone(SoloCommunicator):
+class LoneCommunicator(SoloCommunicator):
     """One rank, which notes that it was asked for others."""
 
     asked = False
@@ -92,7 +92,7 @@ def warn_of_others(model: keras.Model, binding: Binding, step_function, batch) -
 
 def losses_of(model: keras.Model, binding: Binding, step_function, batch, leaves: list[tf.Tensor]):
     """A function of leaves of a batch, rows and all rows that gives the step's scalar losses, and if they are exact."""
-    alone = Alone()
+    alone = LoneCommunicator()
 
     def trace(local, total, *leaves):
         step = Step(binding, local, total, thin=False)
