@@ -9,8 +9,7 @@ from tests import random_models, random_trainings
 from tests.compare import log_distance, relative_distance
 
 TOLERANCE = 1e-10  # of float64
-LOGS = 2e-5  # of losses, which Keras sums in float32
-ABSOLUTE = 1e-5  # accuracies and losses near zero
+LOGS = 1e-6  # of losses and metrics, which Keras sums in float32 in part
 
 
 def drawn(seed: int) -> dict:
@@ -26,8 +25,6 @@ def drawn(seed: int) -> dict:
     source = choose(random_trainings.INPUTS)
     eager = choose([True, False])
     parts = [(choose(fitting), choose([4, 8]), choose(["relu", "tanh"])) for _ in range(choose([1, 2]))]
-    # Normalized by itself a single row is nothing but rounding, by which accuracy decides.
-    is_normalized = any(name in ("batch-norm", "image-norm") for name, *_ in parts)
     return {
         "kind": kind,
         "parts": parts,
@@ -38,7 +35,7 @@ def drawn(seed: int) -> dict:
         "input": source,
         "step": step,
         "made": choose(random_trainings.MADE if strategy not in random_trainings.MESHES else ("in scope",)),
-        "batch_size": choose([3 if is_normalized else 1, 3, 8, 8, 13]),
+        "batch_size": choose([1, 3, 8, 8, 13]),
         "shuffle": choose([True, False]),
         "weighted": choose([True, False]),
         "validated": choose([True, False]),
@@ -66,7 +63,7 @@ def differ_nowhere(drawn: dict, ranks, plain, exactness) -> None:
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), TOLERANCE)
         assert log_distance(result["logs"], twin["logs"]) < LOGS
-        np.testing.assert_allclose(result["evaluated"], twin["evaluated"], rtol=LOGS, atol=ABSOLUTE)
+        np.testing.assert_allclose(result["evaluated"], twin["evaluated"], rtol=LOGS)
     assert results[0]["logs"] == results[1]["logs"]
 
 

@@ -43,7 +43,7 @@ def mean_update_state(original):
             if step.adds_up and values.dtype.is_floating:
                 values = step.times(values, step.inverse_share(values.dtype))
             if sample_weight is None:
-                sample_weight = step.share(tf.float32)
+                sample_weight = step.share(self.dtype)
                 values = step.times(values, tf.cast(step.local > 0, values.dtype)) if step.thin else values
         return original(self, values, sample_weight)
 

@@ -72,7 +72,7 @@ def weigh_rest(step: steps.Step, grads: list, variables: list) -> list:
     known = step.binding.weighted_at_tape if not step.is_stock else frozenset()
     rest = [place for place, variable in enumerate(variables) if identity(variable) not in known]
     require_even(step, [variables[place] for place in rest])
-    weight = step.binding.times(step.weight(tf.float32))
+    weight = step.binding.times(step.weight(tf.float64))
     for place in rest:
         grads[place] = scaled(grads[place], weight)
     return grads

@@ -130,8 +130,12 @@ def times(gradient: Any, scale: tf.Tensor, is_sparse: bool) -> Any:
 
 
 def whole_squares(grads: list, variables: list) -> list:
-    """The sum of squares of each whole gradient, in float32. Costs one all-reduce for each axis that divides any."""
-    squares = [None if g is None else tf.reduce_sum(tf.square(tf.cast(values_of(g), tf.float32))) for g in grads]
+    """The sum of squares of each whole gradient, in float32, or in float64 if a gradient is.
+
+    Costs one all-reduce for each axis that divides any.
+    """
+    wide = tf.float64 if any(g is not None and g.dtype == tf.float64 for g in grads) else tf.float32
+    squares = [None if g is None else tf.reduce_sum(tf.square(tf.cast(values_of(g), wide))) for g in grads]
     divided = [place for place, v in enumerate(variables) if is_sharded(v) and squares[place] is not None]
     if not divided:
         return squares
