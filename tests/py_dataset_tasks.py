@@ -1,6 +1,7 @@
 """Trainings on PyDatasets that are shuffled, read by workers, or stopped in the middle; also run in one process."""
 
 import random
+import time
 import warnings
 
 import keras
@@ -28,6 +29,11 @@ class Batches(keras.utils.PyDataset):
         return self.x[begin : begin + BATCH_SIZE], self.y[begin : begin + BATCH_SIZE]
 
 
+def waiting() -> keras.callbacks.Callback:
+    """Gives Keras's workers time for all of an order; the end of an epoch leaves out what they have not begun with."""
+    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.03))
+
+
 def train(is_infinite: bool, workers: int, steps: int | None, distributed: bool, processes: bool = False) -> dict:
     """Weights, logs and the position of Python's random numbers after 5 epochs of `steps` steps."""
     seed(distributed)
@@ -39,7 +45,8 @@ def train(is_infinite: bool, workers: int, steps: int | None, distributed: bool,
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Your input ran out of data|`shuffle=True` was passed", UserWarning)
         warnings.filterwarnings("ignore", ".*use_multiprocessing|.*fork", DeprecationWarning)
-        history = model.fit(data, steps_per_epoch=steps, epochs=5, shuffle=not is_infinite, verbose=0)
+        options = {"steps_per_epoch": steps, "shuffle": not is_infinite, "callbacks": [waiting()]}
+        history = model.fit(data, **options, epochs=5, verbose=0)
     return {"weights": model.get_weights(), "logs": history.history, "steps": int(model.optimizer.iterations.value)}
 
 
