@@ -18,8 +18,8 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.jobs import alternate, figures_of, mpirun, part, threads
+from benchmarks.overhead import ROWS_PER_RANK, random_rows
 
-ROWS_PER_RANK = 32
 GOAL = 0.5  # percent of a step
 SEAM = "keras_par.seam"
 
@@ -89,7 +89,7 @@ def drawing(even: bool) -> Callable:
 
     def make(steps: int, is_with: bool) -> Callable[[], float]:
         patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.trainer.batch_rows", nothing)
-        return timed(lambda: network(dropout=0.2), random_rows(steps, even), patch)
+        return timed(lambda: network(dropout=0.2), batches(steps, even), patch)
 
     return make
 
@@ -97,7 +97,7 @@ def drawing(even: bool) -> Callable:
 def noting(steps: int, is_with: bool) -> Callable[[], float]:
     """Makes fits with a metric of the user's own, whose arguments each step keeps on rank 0, or does not."""
     patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.metric_probe.MetricProbe.note", nothing)
-    return timed(lambda: network(metrics=[spread]), random_rows(steps, True), patch)
+    return timed(lambda: network(metrics=[spread]), batches(steps, True), patch)
 
 
 def spread(y_true, y_pred):
@@ -112,7 +112,7 @@ def looking(target: str, own: bool = False) -> Callable:
 
     def make(steps: int, is_with: bool) -> Callable[[], float]:
         patch = contextlib.nullcontext if is_with else lambda: mock.patch(target, nothing)
-        return timed(lambda: network(own=own), random_rows(steps, True), patch)
+        return timed(lambda: network(own=own), batches(steps, True), patch)
 
     return make
 
@@ -156,19 +156,12 @@ def compared(what: str, make: Callable, steps: int, rounds: int, fresh: bool = F
     }
 
 
-def random_rows(steps: int, even: bool):
-    import numpy as np
-    import tensorflow as tf
-
+def batches(steps: int, even: bool):
+    """The batches of an epoch; not `even` leaves their sizes unknown while tracing."""
     import keras_par as kp
 
-    num_rows = steps * ROWS_PER_RANK * kp.size()
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(num_rows, 784)).astype("float32")
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    rows = tf.data.Dataset.from_tensor_slices((x, generator.integers(0, 10, num_rows))).with_options(options)
-    return rows.batch(ROWS_PER_RANK * kp.size(), drop_remainder=even).prefetch(2)
+    size = ROWS_PER_RANK * kp.size()
+    return random_rows(steps * size).batch(size, drop_remainder=even).prefetch(2)
 
 
 def network(dropout: float = 0.0, own: bool = False, metrics: tuple | list = ()):
@@ -188,9 +181,11 @@ def network(dropout: float = 0.0, own: bool = False, metrics: tuple | list = ())
             return {"loss": loss}
 
     keras.utils.set_random_seed(1)
-    hidden = [layers.Dense(512, "relu"), layers.Dropout(dropout), layers.Dense(512, "relu"), layers.Dropout(dropout)]
+    hidden = [layers.Flatten()]
+    for _ in range(2):
+        hidden += [layers.Dense(512, "relu"), layers.Dropout(dropout)]
     with kp.DataParallel().scope():
-        model = (Own if own else keras.Sequential)([layers.Input((784,)), *hidden, layers.Dense(10)])
+        model = (Own if own else keras.Sequential)([layers.Input((28, 28, 1)), *hidden, layers.Dense(10)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.01), loss, metrics=list(metrics))
     return model

@@ -11,9 +11,12 @@ def relative_distance(ours, theirs) -> float:
 
 
 def log_distance(ours: dict, theirs: dict) -> float:
-    """Largest relative difference of two histories' numbers, which must have the same keys and lengths."""
+    """Largest relative difference of two histories' numbers, which must have the same keys and lengths.
+
+    It is NaN if any of them is, so that no comparison with a tolerance holds.
+    """
     assert ours.keys() == theirs.keys(), (ours.keys(), theirs.keys())
     differences = [
         abs(a - b) / max(abs(b), 1e-3) for key in theirs for a, b in zip(ours[key], theirs[key], strict=True)
     ]
-    return max(differences)
+    return float(np.max(differences))

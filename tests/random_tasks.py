@@ -164,7 +164,7 @@ def unlike_sentences(which: str) -> list[str]:
 
 
 def table_sentences(axes: tuple, own: bool) -> list[str]:
-    """What is logged of a model with a divided table, and how far it is from that of one process."""
+    """What is logged of a model with a table that is divided like this, under Keras's step or one of its own."""
     import keras_par as kp
     from tests.step_cases import Own
 

@@ -25,7 +25,7 @@ OPTIMIZERS = {
     "accumulating": lambda: keras.optimizers.Adam(1e-2, epsilon=1e-2, gradient_accumulation_steps=3),
     "ema": lambda: keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2),
     "scaled loss": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=8.0),
-    "schedule": lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 8, warmup_steps=2)),
+    "schedule": lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.02, 8, warmup_steps=2)),
     "adagrad": lambda: keras.optimizers.Adagrad(0.05),
 }
 CLIPPING = ("momentum, clipped values", "adam, clipped norm", "rmsprop, each norm")

@@ -31,12 +31,14 @@ def add_parser(commands) -> None:
         epilog="Ctrl-C once: all ranks stop after a step and write a last checkpoint; twice: they are killed.",
         allow_abbrev=False,
     )
-    add_arguments(parser)
+    add_places(parser.add_argument_group("where"))
+    add_output(parser.add_argument_group("output"))
+    add_trouble(parser.add_argument_group("when something goes wrong"))
+    add_program(parser.add_argument_group("what"))
     parser.set_defaults(run=run)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_argument_group("where")
+def add_places(where: argparse._ArgumentGroup) -> None:
     number = where.add_mutually_exclusive_group()
     number.add_argument(
         "-np", dest="num_ranks", type=positive, metavar="N", help="number of ranks; default: all slots of the hosts"
@@ -58,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rank-table", type=Path, metavar="FILE", help="JSON with servers, devices, rank ids; or RANK_TABLE_FILE"
     )
     where.add_argument("--engine", choices=("mpi", "gloo"), help="default: mpi if Horovod was built with it")
-    logs = parser.add_argument_group("output")
+
+
+def add_output(logs: argparse._ArgumentGroup) -> None:
     logs.add_argument("--log-dir", type=Path, metavar="DIR", help="write rank.<r>/stdout and stderr below DIR instead")
     logs.add_argument("--tee", action="store_true", help="with --log-dir: show the output, too")
     logs.add_argument("--merge-stderr", action="store_true", help="stderr goes where stdout goes")
@@ -74,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show all output: also TensorFlow's of level INFO, and stacks of ranks that only follow another",
     )
     logs.add_argument("--dry-run", action="store_true", help="show the command and its variables, and start nothing")
-    trouble = parser.add_argument_group("when something goes wrong")
+
+
+def add_trouble(trouble: argparse._ArgumentGroup) -> None:
     trouble.add_argument(
         "--hang-after",
         type=seconds,
@@ -95,7 +101,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="start again after a failure, so often; the script goes on by kp.callbacks.Resume (default: 0)",
     )
-    program = parser.add_argument_group("what")
+
+
+def add_program(program: argparse._ArgumentGroup) -> None:
     program.add_argument("-m", dest="is_module", action="store_true", help="what follows is a module, as in python -m")
     program.add_argument("script", metavar="script.py", help="a Python file, or a program such as pytest")
     program.add_argument("arguments", nargs=argparse.REMAINDER, metavar="argument", help="its arguments")
