@@ -97,14 +97,17 @@ def test_the_launcher_lets_kp_init_choose_the_gpu(tmp_path):
 
 
 def test_time_is_told_by_phase(tmp_path):
-    """A model that takes long to compute, and on rank 1 a callback that takes as long."""
+    """A step of some 10 ms, and on rank 1 a callback of 100 ms, which rank 0 waits for in its reductions.
+
+    Were the step as long as the callback, the sums that are under way beside the backward pass would hide the waiting.
+    """
     script = tmp_path / "phases.py"
     script.write_text(
         "import time, keras, tensorflow as tf, keras_par as kp\nkp.init()\n"
         "keras.distribution.set_distribution(kp.DataParallel())\n"
         "pause = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.1 * kp.rank()))\n"
         "model = keras.Sequential([keras.Input((512,)), *(keras.layers.Dense(512, 'relu') for _ in range(4))])\n"
-        "model.compile('sgd', 'mse')\nx = tf.zeros((2048, 512))\n"
+        "model.compile('sgd', 'mse')\nx = tf.zeros((128, 512))\n"
         "model.fit(tf.data.Dataset.from_tensors((x, x)).repeat(40), epochs=1, verbose=0, callbacks=[pause])\n"
     )
     assert run("-np", 2, "--log-dir", tmp_path / "out", script).status == 0
