@@ -14,7 +14,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml keras_par/launch/horovod_source.py
+.venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[horovod,data,test,dev]"
 	$(BIN)/keras-par install-horovod --engine $(ENGINE)

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import sys
-import time
 
 import keras
 import numpy as np
@@ -13,8 +11,6 @@ from keras import layers
 NUM_STEPS = 60
 SIZES = (1.0, 0.0005, 0.0002)  # megabytes: all in one bucket, the two kernels in two, each variable in its own
 SECONDS = dict(zip(SIZES, (0.5, 0.3, 0.4), strict=True))
-CYCLES = (1.0, 0.2, 5.0)
-CYCLE_SECONDS = dict(zip(CYCLES, (0.4, 0.5, 0.3), strict=True))
 
 
 def build(**options) -> tuple:
@@ -43,8 +39,7 @@ def pretended_times(model):
     now = [0.0]
 
     def clock() -> float:
-        options = binding.of(model).options
-        now[0] += SECONDS[options.fusion_mb] if options.cycle_time_ms is None else CYCLE_SECONDS[options.cycle_time_ms]
+        now[0] += SECONDS[binding.of(model).options.fusion_mb]
         return now[0]
 
     before = autotune.FUSION_MB, autotune.clock
@@ -64,20 +59,17 @@ def distance(model, twin) -> float:
 def tune(path: str) -> dict:
     """Trains with autotune and without; what came of it."""
     import keras_par as kp
-    from keras_par.comm import world
 
     twin, _ = build()
     twin.fit(**data(), epochs=3)
     model, strategy = build(autotune=path)
     with pretended_times(model):
         model.fit(**data(), epochs=3)
-    in_force = os.environ.get("HOROVOD_CYCLE_TIME")
     again, _ = build(autotune=path)
     loaded = kp.load_strategy(path)
     with strategy.scope():
         later = keras.Sequential([layers.Input((8,)), layers.Dense(8)])
         later.compile("sgd", "mse")
-    world.current().set_cycle_time(CYCLES[0])  # for the tasks to come
     return {
         "size": kp.size(),
         "distance": distance(model, twin),
@@ -87,31 +79,12 @@ def tune(path: str) -> dict:
         "again_is_over": again._keras_par_binding.options.autotune is None,
         "loaded": loaded.keras_par_options.fusion_mb,
         "later": later._keras_par_binding.options.fusion_mb,
-        "cycle_time": strategy.keras_par_options.cycle_time_ms,
-        "in_force": in_force,
         "num_collectives": len(kp.describe(model).collectives["train_step"]),
     }
 
 
-def wait_for_cycles(milliseconds: float, times: int) -> dict:
-    """The seconds of sums one after another with a cycle time, and those of the shortest with 1 ms afterwards."""
-    from keras_par.comm import world
-
-    communicator = world.current()
-
-    def seconds() -> float:
-        begin = time.perf_counter()
-        communicator.barrier("cycle")
-        return time.perf_counter() - begin
-
-    is_set = communicator.set_cycle_time(milliseconds)
-    slow = [seconds() for _ in range(times)]
-    communicator.set_cycle_time(CYCLES[0])
-    return {"is_set": is_set, "slow": sum(slow), "fast": min(seconds() for _ in range(times))}
-
-
 def main() -> None:
-    """In a job of its own: chooses a cycle time too."""
+    """In a job of its own."""
     import keras_par as kp
 
     model, strategy = build(autotune=sys.argv[1])
@@ -120,7 +93,7 @@ def main() -> None:
     twin, _ = build()
     twin.fit(**data(), epochs=3)
     options = strategy.keras_par_options
-    result = [kp.rank(), kp.size(), options.fusion_mb, options.cycle_time_ms, distance(model, twin)]
+    result = [kp.rank(), kp.size(), options.fusion_mb, distance(model, twin)]
     print(json.dumps({"result": result}), flush=True)
 
 

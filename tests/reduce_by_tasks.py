@@ -1,6 +1,5 @@
 """What the ranks of a pool do for the tests of the way that sums take."""
 
-import os
 import warnings
 
 import keras
@@ -82,22 +81,14 @@ def misuse(which: str):
         model.fit(**data(), verbose=0)
 
 
-def warned(which: str) -> list[str]:
-    """The sentences of warnings."""
+def warned() -> list[str]:
+    """The sentences of warnings where steps run eagerly, which Horovod sums."""
     import keras_par as kp
 
-    before = os.environ.get("HOROVOD_CYCLE_TIME")
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        if which == "cycle":
-            kp.DataParallel(cycle_time_ms=2)
-        elif which == "cycle of Horovod":
-            kp.DataParallel(cycle_time_ms=2, reduce_by="horovod")
-            assert os.environ["HOROVOD_CYCLE_TIME"] == "2"
-            kp.DataParallel(cycle_time_ms=float(before or 1), reduce_by="horovod")
-        else:
-            with kp.DataParallel(reduce_by="shared_memory").scope():
-                model = build()
-                model.compile("sgd", "mse", run_eagerly=True)
-            model.fit(**data(), verbose=0)
+        with kp.DataParallel(reduce_by="shared_memory").scope():
+            model = build()
+            model.compile("sgd", "mse", run_eagerly=True)
+        model.fit(**data(), verbose=0)
     return [str(each.message) for each in found if str(each.message).startswith("keras-par")]

@@ -471,8 +471,6 @@ def misuse(which: str) -> None:
     x, y = rows(32)
     if which == "options":
         kp.DataParallel(compression="int8")
-    if which == "cycle time":
-        kp.DataParallel(cycle_time_ms=0)
     if which == "autotune":
         kp.DataParallel(autotune=2)
     if which == "autotune's file":

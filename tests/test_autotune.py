@@ -56,7 +56,7 @@ def test_sizes_that_group_tensors_alike_are_tried_once():
 
 
 def test_the_file_is_a_strategy_with_the_same_options():
-    options = {"fusion_mb": 4.0, "compression": "fp16", "auto_shard_dataset": False, "cycle_time_ms": None}
+    options = {"fusion_mb": 4.0, "compression": "fp16", "auto_shard_dataset": False, "reduce_by": None}
     text = strategy_text('a "name"', "What\nfor.", {**options, "autotune": "x.toml"})
     strategy = parse_strategy(text, "x.toml", "x")
     assert strategy.name == 'a "name"' and strategy.description == "What\nfor."
@@ -74,25 +74,17 @@ def test_the_first_steps_choose_the_buckets(size, ranks, tmp_path):
         assert all(round(value, 4) == autotune_tasks.SIZES[1] for value in found.values()), found
         assert result["is_over"] and result["again_is_over"]
         assert result["num_collectives"] == 2
-        # Two ranks sum through shared memory, which has no cycles.
-        assert result["cycle_time"] == (None if size == 2 else 5.0)
-        assert size == 2 or result["in_force"] == "5"
     content = tomllib.loads(path.read_text())
     assert re.match(rf"Tuned for {size} ranks over mpi", content["description"])
-    assert content["options"].get("cycle_time_ms") == (None if size == 2 else 5.0)
+    assert content["options"]["fusion_mb"] == autotune_tasks.SIZES[1]
 
 
-def test_a_cycle_time_is_in_force_at_once(ranks):
-    for result in ranks(4).run(autotune_tasks.wait_for_cycles, milliseconds=100, times=6):
-        assert result["is_set"] and result["slow"] >= 0.5 and result["fast"] < 0.1, result
-
-
-def test_cycle_times_are_tried_over_gloo(tmp_path):
+def test_buckets_are_chosen_over_gloo(tmp_path):
     path = tmp_path / "tuned.toml"
     ended = start("horovodrun --gloo", 2, "-m", "tests.autotune_tasks", str(path), KERAS_PAR_SHARED_MEMORY="0")
     assert ended.status == 0, ended.output
-    results = ended.find(r"\[\d, 2, 0\.0005, 5\.0, 0\.0\]")
+    results = ended.find(r"\[\d, 2, 0\.0005, 0\.0\]")
     assert len(results) == 2, ended.output
-    for sentence in ("autotune tries cycle_time_ms 1, 0.2, 5", "autotune chooses cycle_time_ms=5", "has written"):
+    for sentence in ("autotune tries fusion_mb 1, 0.0005, 0.0002", "autotune chooses fusion_mb=0.0005", "has written"):
         assert ended.output.count(sentence) == 1, ended.output
-    assert tomllib.loads(path.read_text())["options"]["cycle_time_ms"] == 5.0
+    assert tomllib.loads(path.read_text())["options"]["fusion_mb"] == 0.0005

@@ -7,7 +7,6 @@ from tests.ranks.pool import Failure
 
 CASES = {
     "options": ("ValueError", "compression='int8' is unknown", "use None, 'fp16' or 'bf16'"),
-    "cycle time": ("ValueError", "cycle_time_ms=0 must be", "milliseconds above 0"),
     "autotune": ("ValueError", "autotune=2 is unknown", "use True, False, or the path of a file"),
     "autotune's file": ("AgreedValueError", "pyproject.toml, line 1: key 'build-system' is unknown", "(on rank 0)"),
     "initialize": ("ValueError", "num_processes=17", "leave it out"),

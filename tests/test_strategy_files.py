@@ -89,7 +89,6 @@ the rest"),
     ('= "batch"', '= "bach"', "line 24: batch_dim_name cannot be 'bach', the nearest is 'batch': correct it"),
     ("= 16", "= -16", "line 25: fusion_mb is -16: give it a number of megabytes above 0"),
     ("= 16", "= inf", "line 25: fusion_mb is inf: give it a number of megabytes above 0"),
-    ("fusion_mb = 16", "cycle_time_ms = 0", "line 25: cycle_time_ms is 0: give it a number of milliseconds above 0"),
     ('"drop"', '"Drop"', "line 26: remainder cannot be 'Drop', the nearest is 'drop': correct it"),
     ('remainder = "drop"', 'broadcast_variables = "yes"', "line 26: broadcast_variables cannot be 'yes', use true or \
 false"),

@@ -15,7 +15,6 @@ Road = Literal["horovod", "shared_memory"]
 ReduceBy = Literal["auto", "horovod", "shared_memory"]
 REDUCE_BY = ("auto", "horovod", "shared_memory")
 OBJECT = "kp.object"  # what collectives are called that carry objects
-CYCLE_TIME = "HOROVOD_CYCLE_TIME"  # in milliseconds; Horovod reads it when it starts
 
 
 class Communicator(abc.ABC):
@@ -102,19 +101,6 @@ class Communicator(abc.ABC):
         Args:
             groups: disjoint groups that hold every rank of the job, each in ascending order.
         """
-
-    def set_cycle_time(self, milliseconds: float) -> bool:
-        """Lets Horovod look for tensors to reduce this often, if that can be changed now and decides over anything.
-
-        Every rank must call it; collectives may be under way. HOROVOD_CYCLE_TIME says afterwards what is in force.
-
-        Args:
-            milliseconds: above 0.
-
-        Returns:
-            True if it is set; False, the same on all ranks, if nothing was done.
-        """
-        return False
 
     @abc.abstractmethod
     def shutdown(self) -> None:

@@ -1,15 +1,13 @@
 """Collectives by Horovod's TensorFlow operations; its own Keras layer does nothing on Keras 3 and is not used."""
 
-import ctypes
 import importlib.metadata
 import os
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from keras_par.comm.agreement import AgreedRuntimeError
-from keras_par.comm.communicator import CYCLE_TIME, Communicator
+from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
 
 
@@ -165,8 +163,6 @@ class HorovodCommunicator(HorovodCollectives):
                 "as when the launcher belongs to another MPI than Horovod: start the script by 'keras-par run'."
             )
         super().__init__(operations, engine, tuple(range(operations.size())), operations.global_process_set)
-        setter = cycle_setter(operations)
-        self._cycle_setter = setter if self.all_agree(setter is not None, "kp.cycle_time") else None
         self._groups: dict[tuple[int, ...], HorovodCollectives | None] = {}
 
     @property
@@ -195,22 +191,5 @@ class HorovodCommunicator(HorovodCollectives):
                 "starting Horovod to kp.init(), and HOROVOD_DYNAMIC_PROCESS_SETS unset."
             ) from error
 
-    def set_cycle_time(self, milliseconds):
-        if self._cycle_setter is None:
-            return False
-        self._cycle_setter(milliseconds)
-        os.environ[CYCLE_TIME] = f"{milliseconds:g}"
-        return True
-
     def shutdown(self):
         self._ops.shutdown()
-        if self._cycle_setter is not None:
-            self._cycle_setter(0)  # the environment decides again if Horovod is started anew
-
-
-def cycle_setter(operations: Any) -> Callable[[float], None] | None:
-    """The function for the cycle time that `keras-par install-horovod` gives Horovod; None in other builds."""
-    setter = getattr(operations._basics.MPI_LIB_CTYPES, "horovod_set_cycle_time_ms", None)
-    if setter is not None:
-        setter.argtypes, setter.restype = [ctypes.c_double], None
-    return setter

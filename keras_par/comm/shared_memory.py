@@ -84,9 +84,6 @@ class SharedMemoryCommunicator(WrappedCommunicator):
             for part, tensor in zip(tf.split(gathered, lengths, 1), tensors, strict=True)
         ]
 
-    def set_cycle_time(self, milliseconds):
-        return False  # Horovod sums little here
-
     def shutdown(self):
         self._functions.keras_par_shared_leave()
         self.inner.shutdown()

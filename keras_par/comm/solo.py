@@ -29,8 +29,5 @@ class SoloCommunicator(Communicator):
     def group(self, groups):
         return self
 
-    def set_cycle_time(self, milliseconds):
-        return True
-
     def shutdown(self):
         pass

@@ -1,12 +1,10 @@
 """Starts and holds this process's one communicator: Horovod's in a launched job, the solo one otherwise."""
 
 import atexit
-import os
-import warnings
 from collections.abc import Callable
 
 from keras_par.comm import heartbeat, launch, rendezvous
-from keras_par.comm.communicator import CYCLE_TIME, Communicator
+from keras_par.comm.communicator import Communicator
 from keras_par.comm.shared_memory import shared
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.comm.watched import WatchedCommunicator
@@ -59,25 +57,6 @@ def watched(start: Callable[[], Communicator]) -> Communicator:
     with beat.collective("kp.init"):
         communicator = start()
     return WatchedCommunicator(communicator, beat) if beat.is_watched else communicator
-
-
-def set_cycle_time(milliseconds: float) -> None:
-    """Lets Horovod look for tensors to reduce this often: from its start on if it has not started, else at once.
-
-    Costs what the communicator's does. A time that cannot be set any more is warned of.
-
-    Args:
-        milliseconds: above 0.
-    """
-    if _active is None:
-        os.environ[CYCLE_TIME] = f"{milliseconds:g}"
-    elif not _active.through("horovod").set_cycle_time(milliseconds):
-        warnings.warn(
-            f"keras-par: cycle_time_ms={milliseconds:g} is ignored, because Horovod has started, and was not built by "
-            "'keras-par install-horovod', which lets its cycle time change later: make the strategy before kp.init(), "
-            f"or set {CYCLE_TIME}={milliseconds:g} for the job.",
-            stacklevel=4,
-        )
 
 
 def current() -> Communicator:

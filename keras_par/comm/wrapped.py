@@ -79,8 +79,5 @@ class WrappedCommunicator(Communicator):
         group = self.inner.group(groups)
         return self if group is self.inner else group if group.size == 1 else self._wrapped(group)
 
-    def set_cycle_time(self, milliseconds):
-        return self.inner.set_cycle_time(milliseconds)
-
     def shutdown(self):
         self.inner.shutdown()

@@ -39,10 +39,9 @@ class DataParallel(keras.distribution.DataParallel):
         sync_batch_norm: True makes every `BatchNormalization` of a model a synchronized one before its first training:
             it normalizes by the rows of all ranks, as one process does, for one all-gather forward and one all-reduce
             backward a layer.
-        cycle_time_ms: how often Horovod looks for tensors to reduce; None leaves it at HOROVOD_CYCLE_TIME, or 1 ms.
-        autotune: True lets the first steps of training choose `fusion_mb` and `cycle_time_ms` and writes them to
-            "keras-par-autotune.toml"; the path of a file takes them from it if rank 0 has it, else chooses and writes
-            it. See docs/performance.md.
+        autotune: True lets the first steps of training choose `fusion_mb` and writes it to "keras-par-autotune.toml";
+            the path of a file takes it from there if rank 0 has the file, else chooses and writes it. See
+            docs/performance.md.
         custom_loss: what the losses are that no loss function of Keras's reduces: those that a `train_step` of your own
             computes, and those that layers add by `add_loss`. "mean": means over the rows of a batch, which count with
             a rank's share of the rows. "sum": sums over rows, which add up over ranks. See docs/exactness.md.
@@ -67,7 +66,6 @@ class DataParallel(keras.distribution.DataParallel):
         compression: Compression = None,
         broadcast_variables: bool = True,
         remainder: Remainder = "exact",
-        cycle_time_ms: float | None = None,
         autotune: bool | str | os.PathLike = False,
         custom_loss: str = "mean",
         reduce_by: ReduceBy = "auto",
@@ -79,7 +77,6 @@ class DataParallel(keras.distribution.DataParallel):
             compression,
             broadcast_variables,
             remainder,
-            cycle_time_ms,
             custom_loss=custom_loss,  # type: ignore[arg-type]
             reduce_by=reduce_by,
             sync_batch_norm=sync_batch_norm,

@@ -41,7 +41,6 @@ class ModelParallel(keras.distribution.ModelParallel):
         compression: None, "fp16" or "bf16": how gradients are sent to ranks with other rows.
         broadcast_variables: True gives all ranks rank 0's initial weights, optimizer and metric state.
         remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
-        cycle_time_ms: how often Horovod looks for tensors to reduce, see `kp.DataParallel`.
         custom_loss: "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
         reduce_by: the way of sums over all ranks, see `kp.DataParallel`.
         propagate: True divides what follows, too: variables of which operations would take a part only, such as the
@@ -64,7 +63,6 @@ class ModelParallel(keras.distribution.ModelParallel):
         compression: Compression = None,
         broadcast_variables: bool = True,
         remainder: Remainder = "exact",
-        cycle_time_ms: float | None = None,
         custom_loss: str = "mean",
         reduce_by: ReduceBy = "auto",
         propagate: bool = False,
@@ -76,13 +74,12 @@ class ModelParallel(keras.distribution.ModelParallel):
             compression,
             broadcast_variables,
             remainder,
-            cycle_time_ms,
             custom_loss=custom_loss,  # type: ignore[arg-type]
             reduce_by=reduce_by,
             propagate=propagate,
             sync_batch_norm=sync_batch_norm,
         )
-        start(self.keras_par_options, has_groups=True)
+        start(self.keras_par_options)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)
         mesh_of(self)
         share_random_state()

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from keras_par.cluster.environment import HOROVOD_VERSION, scripts, search_path
-from keras_par.launch import horovod_source
 from keras_par.launch.pip import InstallError, pip
 from keras_par.plan.cache import cache_folder
 
@@ -43,7 +42,7 @@ class BuildKey:
         python = f"cp{sys.version_info.major}{sys.version_info.minor}"
         device = "-nccl" if self.gpu else ""
         return (
-            f"horovod{HOROVOD_VERSION}-{horovod_source.DIGEST}-tf{self.tensorflow}-{python}-mpi{self.mpi}{device}"
+            f"horovod{HOROVOD_VERSION}-tf{self.tensorflow}-{python}-mpi{self.mpi}{device}"
             f"-{platform.system().lower()}-{platform.machine()}"
         )
 
@@ -54,7 +53,7 @@ def add_parser(commands) -> None:
         "install-horovod",
         help="build and install Horovod for the TensorFlow of this environment",
         description=(
-            "Builds Horovod from its source distribution, with a cycle time that can be changed, against the "
+            "Builds Horovod from its source distribution, against the "
             "TensorFlow of this environment, with MPI and Gloo (2-3 minutes on two cores), keeps the wheel in a cache, "
             "and verifies it by importing."
         ),
@@ -169,8 +168,6 @@ def build(console: Console, key: BuildKey, folder: Path) -> Path:
     """Builds the wheel for `key` into `folder`, showing CMake's progress, and returns its path."""
     require_compiler()
     with tempfile.TemporaryDirectory(prefix="keras-par-horovod-") as work:
-        console.print(f"Fetching the source of Horovod {HOROVOD_VERSION} ...")
-        source = horovod_source.fetch(Path(work))
         environment = build_environment("gloo" if key.mpi == "none" else "mpi")
         if key.gpu:
             environment["HOROVOD_GPU_OPERATIONS"] = "NCCL"
@@ -180,7 +177,8 @@ def build(console: Console, key: BuildKey, folder: Path) -> Path:
         with tempfile.TemporaryDirectory(prefix="wheel-", dir=folder) as fresh:
             command = [
                 *(sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-cache-dir"),
-                *("--no-build-isolation", "--wheel-dir", fresh, str(source)),
+                *("--no-build-isolation", "--no-binary", "horovod", "--wheel-dir", fresh),
+                f"horovod=={HOROVOD_VERSION}",
             ]
             status = stream_build(console, command, environment, log)
             wheel = find_wheel(Path(fresh))

@@ -28,14 +28,13 @@ OPTIONS: dict[str, tuple] = {
     "compression": ("fp16", "bf16"),
     "broadcast_variables": (True, False),
     "remainder": ("exact", "wrap", "drop"),
-    "cycle_time_ms": (),
     "custom_loss": ("mean", "sum"),
     "reduce_by": ("auto", "horovod", "shared_memory"),
     "propagate": (True, False),
     "sync_batch_norm": (True, False),
 }
 OF_LAYOUTS = ("batch_dim_name", "propagate")  # those of kp.ModelParallel alone
-UNITS = {"fusion_mb": "megabytes", "cycle_time_ms": "milliseconds"}
+UNITS = {"fusion_mb": "megabytes"}
 
 
 @dataclass(frozen=True)

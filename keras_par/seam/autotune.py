@@ -1,7 +1,6 @@
-"""Tries bucket sizes and cycle times in the first steps of training, and goes on with the fastest."""
+"""Tries bucket sizes in the first steps of training, and goes on with the fastest."""
 
 import contextlib
-import os
 import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -12,7 +11,6 @@ from typing import Any
 import keras
 from keras.src.utils import io_utils
 
-from keras_par.comm.communicator import CYCLE_TIME
 from keras_par.comm.counting import Call
 from keras_par.plan.buckets import distinct_limits
 from keras_par.plan.strategy_file import strategy_text
@@ -21,17 +19,15 @@ from keras_par.seam.binding import Binding
 
 MEGABYTE = 2**20
 FUSION_MB = (16.0, 4.0, 1.0)  # tried besides the strategy's own
-CYCLE_TIMES_MS = (1.0, 0.2, 5.0)  # besides the one in force
 METHOD = "train_step"
 
 clock = time.perf_counter
 
 
 class Autotuner:
-    """A training function whose steps use settings in turns until the fastest are known, and then those.
+    """A training function whose steps use bucket sizes in turns until the fastest is known, and then that.
 
-    All of these steps train. Each bucket size costs a trace. Where Horovod was not built by `keras-par
-    install-horovod`, or does not do the sums, its cycle time stays as it is. Rank 0's times decide.
+    All of these steps train. Each bucket size costs a trace. Rank 0's times decide.
 
     Args:
         model: whose function it is.
@@ -59,7 +55,7 @@ class Autotuner:
         return logs
 
     def _tune(self) -> Generator[None, float, None]:
-        """Chooses the size of buckets, then the cycle time; the caller takes a step at each `yield`."""
+        """Chooses the size of buckets; the caller takes a step at each `yield`."""
         sizes = self._sizes()
         if len(sizes) > 1:
             self._announce("fusion_mb", sizes)
@@ -68,11 +64,6 @@ class Autotuner:
         fusion_mb = self._chosen("fusion_mb", sizes, (yield from times(sizes, self._use_size)))
         self._use_size(fusion_mb)
         self._functions = {fusion_mb: self._functions[fusion_mb]}  # lets go of the others' graphs
-        cycles = self._cycles()
-        if cycles:
-            self._announce("cycle_time_ms", cycles)
-            found = yield from times(cycles, self._use_cycle)
-            self._use_cycle(self._chosen("cycle_time_ms", cycles, found))
         self._keep()
 
     def _sizes(self) -> list[float]:
@@ -83,17 +74,6 @@ class Autotuner:
         limits = {int(size * MEGABYTE): size for size in (own, *(size for size in FUSION_MB if size < own))}
         return [limits[limit] for limit in distinct_limits(num_bytes, [value.dtype for value in values], list(limits))]
 
-    def _cycles(self) -> list[float]:
-        """The cycle times to try, first the one in force; none if it cannot be changed.
-
-        Costs two all-gathers of a few bytes, and what setting a cycle time does.
-        """
-        communicator = self.binding.communicator
-        own = communicator.all_gather_object(float(os.environ.get(CYCLE_TIME) or 1), "kp.autotune")[0]
-        if own <= 0 or not communicator.set_cycle_time(own):
-            return []
-        return list(dict.fromkeys((own, *CYCLE_TIMES_MS)))
-
     def _use_size(self, fusion_mb: float) -> None:
         self.binding.options = replace(self.binding.options, fusion_mb=fusion_mb)
         if fusion_mb not in self._functions:
@@ -101,10 +81,6 @@ class Autotuner:
             self.binding.collectives.pop(METHOD, None)
         elif fusion_mb in self._collectives:
             self.binding.collectives[METHOD] = self._collectives[fusion_mb]
-
-    def _use_cycle(self, cycle_time_ms: float) -> None:
-        self.binding.options = replace(self.binding.options, cycle_time_ms=cycle_time_ms)
-        self.binding.communicator.set_cycle_time(cycle_time_ms)
 
     def _chosen(self, option: str, settings: Sequence[float], own: dict[float, float]) -> float:
         """The fastest of the settings by rank 0's times, which it says. Costs two all-gathers of a few bytes."""

@@ -3,7 +3,6 @@
 import contextlib
 import contextvars
 import logging
-import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,8 +40,8 @@ class Options:
 
     Args:
         custom_loss: whether losses that no loss function of Keras's reduces are means over rows, or sums.
-        autotune: the file for what the first steps find to be the fastest bucket size and cycle time; None if they are
-            not to look for it.
+        autotune: the file for what the first steps find to be the fastest bucket size; None if they are not to look
+            for it.
         sync_batch_norm: True if batch normalization is over the rows of all ranks.
     """
 
@@ -51,7 +50,6 @@ class Options:
     compression: Compression = None
     broadcast_variables: bool = True
     remainder: Remainder = "exact"
-    cycle_time_ms: float | None = None
     autotune: str | None = None
     custom_loss: Literal["mean", "sum"] = "mean"
     reduce_by: ReduceBy = "auto"
@@ -77,10 +75,6 @@ class Options:
         if not isinstance(self.sync_batch_norm, bool):
             raise ValueError(f"keras-par: sync_batch_norm={self.sync_batch_norm!r} is unknown, use True or False.")
         check_options(self.fusion_mb, self.compression)
-        if self.cycle_time_ms is not None and not 0 < self.cycle_time_ms < math.inf:
-            raise ValueError(
-                f"keras-par: cycle_time_ms={self.cycle_time_ms!r} must be a number of milliseconds above 0."
-            )
 
 
 class Binding:
