@@ -3,7 +3,9 @@
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from keras_par.plan.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from keras_par import callbacks as callbacks

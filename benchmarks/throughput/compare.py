@@ -5,16 +5,16 @@ import json
 import os
 import platform
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.throughput.phases import PHASES
+from benchmarks.throughput.results import BOUND, Result, ratio
 from benchmarks.throughput.systems import SYSTEMS
 from benchmarks.throughput.turns import SystemFailedError, Team
 from benchmarks.throughput.workloads import WORKLOADS
 
-BOUND = "bound"
 WARM_UP = 2  # epochs before those that count
 # What keras-par is to reach, as a ratio of its rows/s by another system's: (workload, system, against, at least).
 GOALS = [
@@ -31,37 +31,6 @@ GOALS = [
     *((name, "keras-par", "plain", 1.05) for name in ("cnn", "resnet")),
     *((name, "keras-par", "loop", 1.0) for name in WORKLOADS),
 ]
-
-
-@dataclass
-class Result:
-    """One system on one workload.
-
-    Args:
-        seconds: of each epoch that counts; empty if the system did not run.
-        rows: of an epoch, on all ranks.
-        steps: of an epoch.
-        peak_memory: bytes that the processes had at most, of each.
-        told: what the first rank says besides.
-        failure: why it did not run.
-    """
-
-    workload: str
-    system: str
-    rows: int
-    steps: int
-    seconds: list[float] = field(default_factory=list)
-    peak_memory: list[int] = field(default_factory=list)
-    told: dict = field(default_factory=dict)
-    failure: str = ""
-
-    @property
-    def rows_per_second(self) -> float:
-        return self.rows / statistics.median(self.seconds)
-
-    @property
-    def step_ms(self) -> float:
-        return 1000 * statistics.median(self.seconds) / self.steps
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -163,11 +132,6 @@ def phases_table(workload: str, results: list[Result]):
             spent = result.told["phases"]
             table.add_row(SYSTEMS[result.system].title, *(f"{spent[p]:.2f}" if p in spent else "" for p in PHASES))
     return table
-
-
-def ratio(result: Result, against: Result) -> float:
-    """Throughput by throughput: the median of the ratios round by round, in which a drift of the machine cancels."""
-    return statistics.median(b / a for a, b in zip(result.seconds, against.seconds, strict=True))
 
 
 def machine() -> dict:

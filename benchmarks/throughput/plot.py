@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from benchmarks.throughput.results import BOUND, ratio
 from benchmarks.throughput.systems import SYSTEMS
 
 
@@ -11,8 +12,6 @@ def draw(results: list, path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-
-    from benchmarks.throughput.compare import BOUND, ratio
 
     found = [result for result in results if result.seconds]
     bounds = {result.workload: result for result in found if result.system == BOUND}

@@ -8,7 +8,6 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
-from keras_par import __version__
 from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint.due import Due
@@ -18,6 +17,7 @@ from keras_par.comm import world
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.distribution.runtime import init
+from keras_par.plan.version import VERSION
 from keras_par.seam import epoch as epochs
 from keras_par.seam.arrays import global_seed
 
@@ -183,7 +183,7 @@ class RankCheckpoint(keras.callbacks.Callback):
             stopped=stopped,
             monitored=monitored,
             variables=snapshot.variables_of(self.model),
-            versions={"keras-par": __version__, "keras": keras.__version__, "tensorflow": tf.__version__},
+            versions={"keras-par": VERSION, "keras": keras.VERSION, "tensorflow": tf.VERSION},
             files=[],
         )
         states, complaint = callback_states.take(self._others)

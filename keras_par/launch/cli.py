@@ -5,7 +5,7 @@ import importlib
 import sys
 from typing import NoReturn
 
-from keras_par import __version__
+from keras_par.plan.version import VERSION
 
 COMMANDS = {
     "run": "keras_par.launch.run",
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs `keras-par` with `argv` (default: the process's) and returns its exit status."""
     argv = sys.argv[1:] if argv is None else argv
     parser = Parser(prog="keras-par", description="Distributed training for Keras 3 on TensorFlow.")
-    parser.add_argument("--version", action="version", version=f"keras-par {__version__}")
+    parser.add_argument("--version", action="version", version=f"keras-par {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = argv[:1] if argv[:1] and argv[0] in COMMANDS else COMMANDS  # the others would only delay its start
     for name in wanted:

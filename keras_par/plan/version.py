@@ -1,0 +1,3 @@
+"""The version of this package, which its metadata take from here."""
+
+VERSION = "0.1.0"
