@@ -5,12 +5,14 @@ from typing import Any
 
 from keras.src.distribution import distribution_lib
 
+from keras_par.seam.patch import replace
+
 
 def install() -> None:
     """Puts the store where `keras.distribution` keeps its one attribute, and moves over what was set before."""
     if not isinstance(distribution_lib.global_state, StrategyStore):
         before = distribution_lib.distribution()
-        setattr(distribution_lib, "global_state", StrategyStore())  # noqa: B010 - the module's name for Keras's state
+        replace(distribution_lib, "global_state", StrategyStore())
         distribution_lib.set_distribution(before)
 
 

@@ -15,7 +15,7 @@ from keras.src.backend import config
 from keras.src.utils import file_utils
 
 from keras_par.comm import failures
-from keras_par.seam.patch import wrap
+from keras_par.seam.patch import replace, wrap
 
 _num_calls: Counter[str] = Counter()  # of this rank, by their arguments
 
@@ -26,7 +26,7 @@ def install() -> None:
     wrap(file_utils, "get_file", get_file)
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("get_file") is original:
-            module.get_file = file_utils.get_file  # type: ignore[attr-defined]
+            replace(module, "get_file", file_utils.get_file)
 
 
 def get_file(original):

@@ -1,8 +1,8 @@
-"""Installs all of this room's replacements in Keras, once, after checking that they fit its version."""
+"""Installs all of this room's replacements in Keras, once, after checking that they fit its version; takes them out."""
 
 import functools
 
-from keras_par.seam import private
+from keras_par.seam import patch, private
 
 
 @functools.cache
@@ -45,3 +45,12 @@ def install() -> None:
     inputs = (caches, downloads)
     for part in (active_strategy, origins, *sharding, binding, devices, *inputs, *steps, *files):
         part.install()
+
+
+def uninstall() -> None:
+    """Puts back all that was replaced; models that are bound must not be used afterwards."""
+    from keras_par.seam import operations
+
+    patch.restore()
+    operations.install.cache_clear()
+    install.cache_clear()

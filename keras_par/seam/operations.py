@@ -14,7 +14,7 @@ from keras.src import backend, tree
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import core, linalg, math, nn, numpy, random
 
-from keras_par.seam.patch import wrap
+from keras_par.seam.patch import replace, wrap
 from keras_par.seam.views import is_sharded, made_whole, sharded
 from keras_par.sharding import tensor as tensors
 from keras_par.sharding.rules.table import RULES
@@ -40,11 +40,11 @@ def install() -> None:
             is_own = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
             if is_own and not name.startswith("_") and name not in UNTOUCHED:
                 replaced[function] = wrapped(function, f"{room}.{name}")
-                setattr(module, name, replaced[function])
+                replace(module, name, replaced[function])
     for package in (backend, keras.src.backend.tensorflow):
         for name, function in list(vars(package).items()):
             if isinstance(function, types.FunctionType) and function in replaced:
-                setattr(package, name, replaced[function])
+                replace(package, name, replaced[function])
 
 
 def wrapped(original: Callable, name: str) -> Callable:

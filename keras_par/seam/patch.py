@@ -1,8 +1,30 @@
-"""Replaces one function of Keras by a wrapper around it, once."""
+"""Replaces functions of Keras and TensorFlow by wrappers around them, once, and puts them back."""
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+ABSENT = object()  # a class inherits what is replaced in it
+
+_replaced: list[tuple[Any, str, Any]] = []  # (class or module, name, what was there), in the order of replacing
+
+
+def replace(owner: Any, name: str, value: Any) -> None:
+    """Puts `value` in the place of `owner.name`, until `restore` if the owner is a class or a module."""
+    if isinstance(owner, (type, ModuleType)):
+        _replaced.append((owner, name, vars(owner).get(name, ABSENT)))
+    setattr(owner, name, value)
+
+
+def restore() -> None:
+    """Puts back whatever was replaced in classes and modules."""
+    while _replaced:
+        owner, name, before = _replaced.pop()
+        if before is ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
@@ -12,14 +34,14 @@ def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
     """
     original = getattr(owner, name)
     if not is_wrapped(original, make):
-        setattr(owner, name, marked(original, make))
+        replace(owner, name, marked(original, make))
 
 
 def wrap_property(owner: type, name: str, make: Callable[[Callable], Callable]) -> None:
     """Replaces the getter of the property `owner.name` by `make(getter)`; does nothing if that was done before."""
     getter = vars(owner)[name].fget
     if not is_wrapped(getter, make):
-        setattr(owner, name, property(marked(getter, make)))
+        replace(owner, name, property(marked(getter, make)))
 
 
 def is_wrapped(function: Any, make: Callable) -> bool:
