@@ -3,18 +3,6 @@
 import threading
 from typing import Any
 
-from keras.src.distribution import distribution_lib
-
-from keras_par.seam.patch import replace
-
-
-def install() -> None:
-    """Puts the store where `keras.distribution` keeps its one attribute, and moves over what was set before."""
-    if not isinstance(distribution_lib.global_state, StrategyStore):
-        before = distribution_lib.distribution()
-        replace(distribution_lib, "global_state", StrategyStore())
-        distribution_lib.set_distribution(before)
-
 
 class StrategyStore:
     """Has the two functions of Keras's `global_state` that `keras.distribution` calls.
@@ -33,3 +21,6 @@ class StrategyStore:
     def get_global_attribute(self, name: str) -> Any:
         """This thread's strategy."""
         return getattr(self._own, "value", self._newest)
+
+
+STORE = StrategyStore()

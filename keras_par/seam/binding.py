@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow.core import Variable
 from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
@@ -18,7 +17,6 @@ from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, sum_gradients
 from keras_par.seam.layouts import division_of, mesh_of
 from keras_par.seam.outputs import OutputRow, outputs_noted
-from keras_par.seam.patch import wrap
 from keras_par.seam.shards import Remainder
 from keras_par.seam.step import Step
 from keras_par.seam.views import identity, is_sharded, is_summed, sharded
@@ -269,17 +267,14 @@ def for_call(model: keras.Model, call: str) -> Binding | None:
     return binding
 
 
-def install() -> None:
+def initialize(original):
     """Notes on each new variable under which strategy it was made."""
 
-    def initialize(original):
-        def replacement(self, value):
-            setattr(self, MADE_UNDER, distribution_lib.distribution())
-            return original(self, value)
+    def replacement(self, value):
+        setattr(self, MADE_UNDER, distribution_lib.distribution())
+        return original(self, value)
 
-        return replacement
-
-    wrap(Variable, "_initialize", initialize)
+    return replacement
 
 
 def bind(model: keras.Model) -> None:

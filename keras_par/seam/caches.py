@@ -6,12 +6,6 @@ import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.seam.marks import is_marked
-from keras_par.seam.patch import wrap
-
-
-def install() -> None:
-    """Wraps `tf.data.Dataset.cache`."""
-    wrap(tf.data.Dataset, "cache", cache)
 
 
 def cache(original):

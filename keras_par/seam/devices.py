@@ -1,18 +1,8 @@
 """Makes keras.distribution's functions count ranks as devices, where TensorFlow's count those of this process."""
 
 import tensorflow as tf
-from keras.src.backend.tensorflow import distribution_lib
 
 from keras_par.comm import world
-from keras_par.seam.layouts import distribute_tensor
-from keras_par.seam.patch import replace
-
-
-def install() -> None:
-    """Replaces the functions that `keras.distribution` forwards to on TensorFlow, which are a prototype there."""
-    functions = (list_devices, get_device_count, initialize, num_processes, process_id, distribute_tensor)
-    for function in functions:
-        replace(distribution_lib, function.__name__, function)
 
 
 def list_devices(device_type: str | None = None) -> list[str]:

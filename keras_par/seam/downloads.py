@@ -5,28 +5,16 @@ import fcntl
 import inspect
 import json
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 from keras.src.backend import config
-from keras.src.utils import file_utils
 
 from keras_par.comm import failures
-from keras_par.seam.patch import replace, wrap
 
 _num_calls: Counter[str] = Counter()  # of this rank, by their arguments
-
-
-def install() -> None:
-    """Wraps `get_file` wherever it has been imported to, as Keras's own datasets and applications do."""
-    original = file_utils.get_file
-    wrap(file_utils, "get_file", get_file)
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get("get_file") is original:
-            replace(module, "get_file", file_utils.get_file)
 
 
 def get_file(original):

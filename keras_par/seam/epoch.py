@@ -14,7 +14,6 @@ from keras_par.comm import heartbeat
 from keras_par.seam import run as runs
 from keras_par.seam.inexact import say_of_unknown_length
 from keras_par.seam.input import Source
-from keras_par.seam.patch import replace
 from keras_par.seam.position import Position, order_of, replay
 from keras_par.seam.shards import Part, ThinShard, first_row, maybe_empty, zeros
 
@@ -245,8 +244,3 @@ def without_distribution():
         yield
     finally:
         distribution_lib.set_distribution(strategy)
-
-
-def install() -> None:
-    """Puts the iterator where `fit`, `evaluate` and `predict` look for Keras's."""
-    replace(keras_trainer, "TFEpochIterator", ShardedEpochIterator)

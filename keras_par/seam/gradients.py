@@ -17,7 +17,6 @@ from keras_par.comm import differentiable
 from keras_par.comm.reducer import Gradient, scaled
 from keras_par.seam import step as steps
 from keras_par.seam.layouts import divide
-from keras_par.seam.patch import wrap
 from keras_par.seam.row_dims import UNSURE, Rows, is_symbolic
 from keras_par.seam.views import identity, is_sharded, is_summed, local_view
 from keras_par.sharding.names import is_in_loop
@@ -28,14 +27,6 @@ VARIABLES = (tf.Variable, keras.Variable)
 
 # Inside of a jacobian, whose rows are gradients that must stay what they are.
 _is_jacobian: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_jacobian", default=False)
-
-
-def install() -> None:
-    """Wraps what takes gradients."""
-    wrap(tf.GradientTape, "gradient", tape_gradient)
-    wrap(tf.GradientTape, "jacobian", tape_jacobian)
-    wrap(tf.GradientTape, "batch_jacobian", tape_batch_jacobian)
-    wrap(tf, "gradients", graph_gradients)
 
 
 def tape_gradient(original):

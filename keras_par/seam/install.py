@@ -2,7 +2,11 @@
 
 import functools
 
+from keras.src.distribution import distribution_lib
+
+from keras_par.comm import place
 from keras_par.seam import patch, private
+from keras_par.seam.table import PATCHES
 
 
 @functools.cache
@@ -13,44 +17,21 @@ def install() -> None:
         RuntimeError: this Keras is not supported.
     """
     private.check()
-    from keras_par.seam import (
-        active_strategy,
-        binding,
-        caches,
-        devices,
-        downloads,
-        epoch,
-        gradients,
-        layouts,
-        lookups,
-        loss,
-        metrics,
-        model_files,
-        normalization,
-        optimizer,
-        origins,
-        random_rows,
-        row_shapes,
-        sharded_optimizer,
-        sharded_variable,
-        stock_callbacks,
-        summary,
-        trainer,
-        whole_files,
-    )
+    from keras_par.seam.origins import of_layer_under_way
 
-    sharding = (layouts, sharded_variable, sharded_optimizer)  # whose wrappers are inside the others
-    steps = (gradients, lookups, loss, metrics, normalization, optimizer, row_shapes, random_rows, epoch, trainer)
-    files = (whole_files, model_files, stock_callbacks, summary)
-    inputs = (caches, downloads)
-    for part in (active_strategy, origins, *sharding, binding, devices, *inputs, *steps, *files):
-        part.install()
+    strategy = distribution_lib.distribution()
+    for each in PATCHES:
+        patch.apply(each)
+    distribution_lib.set_distribution(strategy)
+    place.find_by(of_layer_under_way)
 
 
 def uninstall() -> None:
     """Puts back all that was replaced; models that are bound must not be used afterwards."""
     from keras_par.seam import operations
 
+    strategy = distribution_lib.distribution()
     patch.restore()
+    distribution_lib.set_distribution(strategy)
     operations.install.cache_clear()
     install.cache_clear()

@@ -15,7 +15,6 @@ from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, un
 from keras_par.plan.mesh import Mesh
 from keras_par.seam import operations
 from keras_par.seam import step as steps
-from keras_par.seam.patch import wrap
 from keras_par.sharding.collectives import split
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
@@ -24,12 +23,6 @@ RANK_MESH = "_keras_par_mesh"
 SEEN_PATHS = "_keras_par_paths"  # of the variables made under a strategy
 ATTENTION = ("MultiHeadAttention", "GroupedQueryAttention")
 logger = logging.getLogger("keras_par")
-
-
-def install() -> None:
-    """Wraps what strategies say of the division of data."""
-    for strategy in (distribution_lib.DataParallel, distribution_lib.ModelParallel):
-        wrap(strategy, "get_data_layout", data_layout)
 
 
 def data_layout(original):

@@ -8,16 +8,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow import numpy
 
 from keras_par.seam import step as steps
-from keras_par.seam.patch import wrap
 from keras_par.seam.views import is_sharded
-
-
-def install() -> None:
-    """Wraps Keras's `take`, by which embeddings look up their rows."""
-    wrap(numpy, "take", take)
 
 
 def take(original):

@@ -5,14 +5,6 @@ import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
 from keras_par.seam import step as steps
-from keras_par.seam.patch import wrap
-
-
-def install() -> None:
-    """Wraps the one function in which Keras reduces a batch's loss values, and what adds losses to that."""
-    wrap(keras_loss, "reduce_weighted_values", reduce_weighted_values)
-    wrap(keras.layers.Layer, "add_loss", add_loss)
-    wrap(keras.layers.Layer, "_get_regularization_losses", regularization_losses)
 
 
 def reduce_weighted_values(original):

@@ -14,7 +14,6 @@ from keras.src.trainers.trainer import Trainer
 
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.seam import step as steps
-from keras_par.seam.patch import wrap
 from keras_par.seam.views import local_view
 
 # How metrics say that their variables are combined: by Keras's `aggregation` of a variable, which is "sum" unless said
@@ -22,11 +21,6 @@ from keras_par.seam.views import local_view
 ACROSS_RANKS = "across_ranks"
 OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean", "max": "max", "min": "min"}
 FIRST, LOCAL = "first", "none"
-
-
-def install() -> None:
-    """Wraps the metric that trackers of losses are made of."""
-    wrap(keras.metrics.Mean, "update_state", mean_update_state)
 
 
 def mean_update_state(original):

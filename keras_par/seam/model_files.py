@@ -11,7 +11,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.saving import saving_lib
 
 from keras_par.comm import failures, world
 from keras_par.comm.agreement import AgreedRuntimeError, AgreedValueError, exchange
@@ -20,7 +19,6 @@ from keras_par.comm.communicator import Communicator
 from keras_par.plan.layout import shard_of
 from keras_par.seam import binding as bindings
 from keras_par.seam.packages import refuse
-from keras_par.seam.patch import wrap
 from keras_par.seam.sharded_variable import ShardedVariable
 from keras_par.seam.state import is_partial, state_of
 from keras_par.seam.views import leader, led_by, local_view, sharded
@@ -30,37 +28,26 @@ DONE = -1
 WHOLE_FILES = {"save": "Model.save", "save_weights": "Model.save_weights", "export": "Model.export"}
 
 
-def install() -> None:
-    """Wraps what saves models, and the ways by which whole values of sharded variables are read and assigned."""
-    for name in WHOLE_FILES:
-        wrap(keras.Model, name, saving_by(WHOLE_FILES[name]))
-    for name in ("save_model", "save_weights_only"):
-        wrap(saving_lib, name, saving_by(f"keras.saving.{name}"))
-    wrap(saving_lib, "is_memory_sufficient", memory_is_sufficient)
-
-
 def divided(model: keras.Model) -> list[ShardedVariable]:
     """The variables of a model, its metrics and its optimizers that ranks divide, in an order all ranks share."""
     return sharded(state_of(model)) if world.is_started() and isinstance(model, keras.Model) else []
 
 
-def saving_by(what: str) -> Callable:
-    """Makes a method `what` let rank 0 write the ordinary file of a model that is divided; all ranks must call it."""
+def saved_together(original):
+    """Lets rank 0 write the ordinary file of a model that is divided; all ranks must call it."""
+    what = WHOLE_FILES.get(original.__name__, f"keras.saving.{original.__name__}")
 
-    def saved_together(original):
-        def replacement(model, *args, **kwargs):
-            if leader() is not None or not divided(model):
-                return original(model, *args, **kwargs)
+    def replacement(model, *args, **kwargs):
+        if leader() is not None or not divided(model):
+            return original(model, *args, **kwargs)
 
-            def write():
-                whole = in_one_piece(model) if what == WHOLE_FILES["export"] else model
-                return original(whole, *args, **kwargs)
+        def write():
+            whole = in_one_piece(model) if what == WHOLE_FILES["export"] else model
+            return original(whole, *args, **kwargs)
 
-            return together(model, what, write, sums_accumulators=True)
+        return together(model, what, write, sums_accumulators=True)
 
-        return replacement
-
-    return saved_together
+    return replacement
 
 
 def together(model: keras.Model, what: str, act: Callable[[], Any], sums_accumulators: bool = False) -> Any:

@@ -6,13 +6,7 @@ from keras.src.layers.normalization.batch_normalization import BatchNormalizatio
 
 from keras_par.seam import step as steps
 from keras_par.seam.metrics import layers
-from keras_par.seam.patch import wrap
 from keras_par.sharding.tensor import ShardedTensor
-
-
-def install() -> None:
-    """Wraps the method in which the layer computes a batch's mean and variance."""
-    wrap(BatchNormalization, "_moments", moments)
 
 
 def synchronize(model: keras.Model) -> None:

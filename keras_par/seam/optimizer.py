@@ -2,7 +2,6 @@
 
 import contextlib
 
-import keras
 import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
@@ -10,21 +9,8 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 from keras_par.comm.reducer import scaled
 from keras_par.seam import step as steps
 from keras_par.seam.gradients import newest_ranges, of_shards, weight_of, with_shapes
-from keras_par.seam.patch import wrap
 from keras_par.seam.sharded_optimizer import targets
 from keras_par.seam.views import identity, is_summed
-
-
-def install() -> None:
-    """Wraps the optimizer methods that a step goes through."""
-    for owner in (BaseOptimizer, LossScaleOptimizer):
-        wrap(owner, "scale_loss", scale_loss)
-        wrap(owner, "apply", apply)
-    wrap(BaseOptimizer, "_clip_gradients", clip_gradients)
-    wrap(BaseOptimizer, "_overwrite_variables_directly_with_gradients", overwrite)
-    wrap(LossScaleOptimizer, "check_finite", check_finite)
-    if hasattr(keras.optimizers, "MultiOptimizer"):
-        wrap(keras.optimizers.MultiOptimizer, "apply", apply_several)
 
 
 def scale_loss(original):

@@ -5,15 +5,8 @@ from keras.src.backend.common import global_state
 from keras.src.backend.common.name_scope import current_path
 
 from keras_par.comm import place
-from keras_par.seam.patch import wrap
 
 MADE_AT = "_keras_par_made_at"
-
-
-def install() -> None:
-    """Notes on each new layer the line of the user's that makes it."""
-    wrap(keras.layers.Layer, "__new__", noted)  # Keras looks at the parameters of __init__
-    place.find_by(of_layer_under_way)
 
 
 def noted(original):

@@ -1,13 +1,48 @@
 """Replaces functions of Keras and TensorFlow by wrappers around them, once, and puts them back."""
 
+import fnmatch
 import functools
+import pkgutil
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import keras
+
+from keras_par.seam.table import Patch
+
 ABSENT = object()  # a class inherits what is replaced in it
 
 _replaced: list[tuple[Any, str, Any]] = []  # (class or module, name, what was there), in the order of replacing
+
+
+def apply(patch: Patch) -> None:
+    """Makes one replacement of the table, unless this Keras is older than what it replaces."""
+    if version(keras.__version__) < version(patch.since):
+        return
+    path, _, pattern = patch.target.rpartition("." if "." in patch.target.partition(":")[2] else ":")
+    owner, by = pkgutil.resolve_name(path), pkgutil.resolve_name(f"keras_par.seam.{patch.by}")
+    for name in fnmatch.filter(vars(owner), pattern) if "*" in pattern else [pattern]:
+        before = getattr(owner, name, None)  # of the devices' functions some are new
+        if patch.instead:
+            replace(owner, name, by)
+        else:
+            wrap(owner, name, by)
+        if patch.everywhere:
+            replace_imported(name, before, getattr(owner, name))
+
+
+def replace_imported(name: str, before: Any, now: Any) -> None:
+    """Replaces what modules have imported under its name."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is before:
+            replace(module, name, now)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
@@ -28,20 +63,16 @@ def restore() -> None:
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replaces `owner.name` by `make(owner.name)`; does nothing if that was done before.
+    """Replaces `owner.name`, or a property's getter, by `make` of it; does nothing if that was done before.
 
     Several may wrap the same function; the last one is the outermost.
     """
-    original = getattr(owner, name)
-    if not is_wrapped(original, make):
-        replace(owner, name, marked(original, make))
-
-
-def wrap_property(owner: type, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replaces the getter of the property `owner.name` by `make(getter)`; does nothing if that was done before."""
-    getter = vars(owner)[name].fget
-    if not is_wrapped(getter, make):
-        replace(owner, name, property(marked(getter, make)))
+    own = vars(owner).get(name)
+    original: Any = own.fget if isinstance(own, property) else getattr(owner, name)
+    if is_wrapped(original, make):
+        return
+    made = marked(original, make)
+    replace(owner, name, property(made) if isinstance(own, property) else made)
 
 
 def is_wrapped(function: Any, make: Callable) -> bool:

@@ -11,28 +11,18 @@ from tensorflow.python.ops import (
     gen_random_ops,
     gen_stateless_random_ops,
     gen_stateless_random_ops_v2,
-    stateful_random_ops,
 )
 
 from keras_par.plan.counters import Stream, seek, stream
 from keras_par.seam import row_rules  # noqa: F401 - fills the table of rules
 from keras_par.seam import step as steps
 from keras_par.seam.batch_rows import BatchRows, known_sizes
-from keras_par.seam.patch import wrap
 from keras_par.seam.row_dims import ALIKE, UNSURE, Rows, is_symbolic
 from keras_par.seam.row_shapes import rows_of_step
 
 UNKNOWN = Rows((1,), is_exact=False)  # what rows are taken to be where the way to them was not followed
 STRIDE = 1_000_003  # between the seeds of ranks that are told apart
 
-# Operations of TensorFlow's that count their numbers, so that a rank can begin at its rows.
-COUNTED = (
-    "stateless_random_normal_v2",
-    "stateless_random_uniform_v2",
-    "stateless_random_uniform_int_v2",
-    "stateless_random_uniform_full_int_v2",
-    "stateless_truncated_normal_v2",
-)
 # Operations that are drawn for the global batch and cut, with the arguments that may have a value for each row.
 WHOLE: dict[Any, dict[str, tuple[str, ...]]] = {
     gen_stateless_random_ops_v2: {"stateless_random_gamma_v3": ("alpha",)},
@@ -51,17 +41,6 @@ WHOLE: dict[Any, dict[str, tuple[str, ...]]] = {
         "random_poisson_v2": (),
     },
 }
-
-
-def install() -> None:
-    """Wraps TensorFlow's random operations, by which Keras draws, too."""
-    for name in COUNTED:
-        wrap(gen_stateless_random_ops_v2, name, counted)
-    for module, operations in WHOLE.items():
-        for name in operations:
-            wrap(module, name, drawn_whole)
-    wrap(gen_random_ops, "random_shuffle", shuffled)
-    wrap(stateful_random_ops.Generator, "_prepare_key_counter", skipping_all_rows)
 
 
 def counted(original):

@@ -1,28 +1,10 @@
 """Keeps what is known of the rows in a shape where Keras and TensorFlow make numbers and constants of it."""
 
 import tensorflow as tf
-from keras.src import backend
-from keras.src.backend import tensorflow as tensorflow_backend
-from keras.src.backend.tensorflow import core
-from tensorflow.python.ops import array_ops, gen_array_ops, shape_util, stateful_random_ops
 
 from keras_par.seam import step as steps
 from keras_par.seam.batch_rows import BatchRows
-from keras_par.seam.patch import wrap
 from keras_par.seam.row_dims import Rows, is_symbolic
-
-
-def install() -> None:
-    """Wraps the functions that give shapes, take them, or put constants in the place of tensors."""
-    for module in (core, backend, tensorflow_backend):
-        wrap(module, "shape", marked_shape)
-    wrap(array_ops, "shape_internal", noted_shape)
-    wrap(array_ops, "_constant_if_small", noted_constant)
-    for name in ("ones_like_impl", "zeros_like_impl"):
-        wrap(array_ops, name, noted_copy)
-    wrap(gen_array_ops, "fill", noted_fill)
-    wrap(shape_util, "shape_tensor", noted_vector)
-    wrap(stateful_random_ops, "_shape_tensor", noted_vector)
 
 
 def rows_of_step() -> BatchRows | None:

@@ -2,18 +2,14 @@
 
 import contextlib
 import contextvars
-import functools
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras import optimizers
-from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
-from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 from keras_par.comm import world
-from keras_par.seam.patch import wrap
 from keras_par.seam.views import is_local, is_sharded, local_view, sharded
 from keras_par.sharding.names import unique
 from keras_par.sharding.tensor import ShardedTensor
@@ -32,21 +28,6 @@ _targets: contextvars.ContextVar[list | None] = contextvars.ContextVar("keras_pa
 def targets() -> list:
     """The variables that the update under way applies gradients to, in the gradients' order."""
     return _targets.get() or []
-
-
-def install() -> None:
-    """Wraps the optimizer methods that see variables."""
-    for owner in (BaseOptimizer, LossScaleOptimizer):
-        wrap(owner, "apply", apply)
-    wrap(BaseOptimizer, "_backend_apply_gradients", apply_gradients)
-    wrap(BaseOptimizer, "_clip_gradients", clip_gradients)
-    wrap(LossScaleOptimizer, "check_finite", check_finite)
-    wrap(TFOptimizer, "add_variable_from_reference", add_variable_from_reference)
-    wrap(TFOptimizer, "_var_key", var_key)
-    wrap(TFOptimizer, "_backend_update_step", update_step)
-    wrap(TFOptimizer, "_overwrite_model_variables_with_average_value", overwrite_with_average)
-    for name in ("assign", "assign_add", "assign_sub"):
-        wrap(TFOptimizer, name, functools.partial(assign, name=name))
 
 
 def apply(original):
@@ -214,8 +195,9 @@ def overwrite_with_average(original):
     return replacement
 
 
-def assign(original, name: str):
-    """Assigns to sharded variables by themselves."""
+def assign(original):
+    """Assigns to sharded variables by themselves, by their method of the same name."""
+    name = original.__name__
 
     def replacement(self, variable, value):
         if is_sharded(variable) and not is_local():

@@ -13,7 +13,6 @@ from keras.src.distribution import distribution_lib
 
 from keras_par.plan.layout import Axes
 from keras_par.seam import layouts, operations
-from keras_par.seam.patch import wrap
 from keras_par.seam.views import is_local, leader, local_view, whole_value
 from keras_par.sharding.collectives import gather_and_enter
 from keras_par.sharding.mesh import RankMesh
@@ -129,12 +128,6 @@ def checksum(value: tf.Tensor | np.ndarray) -> int | None:
     if tf.is_symbolic_tensor(value):
         return None
     return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-
-
-def install() -> None:
-    """Divides variables that are made with a layout, or under a strategy that has one for them."""
-    wrap(Variable, "_initialize_with_initializer", initialize_with_initializer)
-    wrap(Variable, "_initialize", initialize)
 
 
 def initialize_with_initializer(original):

@@ -11,37 +11,16 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.callbacks import BackupAndRestore, RemoteMonitor, TensorBoard
-from keras.src.utils import file_utils, io_utils
+from keras.callbacks import BackupAndRestore
 
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.seam import model_files, writers
 from keras_par.seam import run as runs
-from keras_par.seam.patch import wrap, wrap_property
 from keras_par.seam.prepare import take_state_of_rank_0
 from keras_par.seam.state import is_partial, state_of
 from keras_par.seam.views import is_sharded
 
 _acting: contextvars.ContextVar[Any] = contextvars.ContextVar("keras_par_acting", default=None)  # a stock callback
-
-
-def install() -> None:
-    """Wraps the stock callbacks' methods, and the functions by which they write."""
-    wrap(BackupAndRestore, "on_train_begin", restore_together)
-    wrap(RemoteMonitor, "on_epoch_end", only_where_written)
-    wrap(TensorBoard, "_start_trace", only_where_written)
-    wrap_property(TensorBoard, "_train_writer", no_writer)
-    wrap_property(TensorBoard, "_val_writer", no_writer)
-    for kind in writers.STOCK:
-        for name in vars(kind):
-            if name.startswith("on_") or name in ("set_model", "_save_model"):
-                wrap(kind, name, acting)
-    for name in ("save", "save_weights"):
-        wrap(keras.Model, name, saves_once)
-    for name in ("makedirs", "copy", "remove", "rmtree"):
-        wrap(file_utils, name, nothing)
-    wrap(file_utils, "File", into_nothing)
-    wrap(io_utils, "print_msg", nothing)
 
 
 def is_written_elsewhere(callback: keras.callbacks.Callback | None) -> bool:

@@ -4,19 +4,12 @@ import inspect
 import math
 import sys
 
-import keras
 import tensorflow as tf
 from keras.src.utils import io_utils
 
 from keras_par.comm import world
 from keras_par.seam import binding as bindings
-from keras_par.seam.patch import wrap
 from keras_par.seam.views import is_sharded, sharded
-
-
-def install() -> None:
-    """Wraps the method that prints the summary."""
-    wrap(keras.Model, "summary", summary)
 
 
 def summary(original):

@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 from keras import tree
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-from keras.src.trainers.trainer import Trainer
 
 from keras_par.comm import failures, heartbeat, world
 from keras_par.comm.communicator import Communicator
@@ -27,28 +26,10 @@ from keras_par.seam.gathering import as_tensor, gather_rows, joined
 from keras_par.seam.inexact import say_what_is_inexact
 from keras_par.seam.kept_state import average_state
 from keras_par.seam.own_step import require_stock_makers, shapes_explained, with_rows, without_rows
-from keras_par.seam.patch import wrap
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
 from keras_par.seam.stock_callbacks import acts_on_all_ranks
 from keras_par.seam.views import sharded
-
-
-def install() -> None:
-    """Wraps the trainer's public methods and the few private ones between them and a step."""
-    wrap(Trainer, "compile", compile_model)
-    wrap(Trainer, "_get_metrics_result_or_logs", metrics_result)
-    wrap(Trainer, "_resolve_auto_jit_compile", resolve_jit)
-    wrap(TensorFlowTrainer, "fit", lambda original: together(original, "fit"))
-    wrap(TensorFlowTrainer, "evaluate", lambda original: together(original, "evaluate"))
-    wrap(TensorFlowTrainer, "predict", lambda original: together(original, "predict"))
-    wrap(TensorFlowTrainer, "train_on_batch", lambda original: batch_together(original, "train_on_batch"))
-    wrap(TensorFlowTrainer, "test_on_batch", lambda original: batch_together(original, "test_on_batch"))
-    wrap(TensorFlowTrainer, "predict_on_batch", lambda original: batch_together(original, "predict"))
-    wrap(TensorFlowTrainer, "train_step", stock_step)
-    wrap(TensorFlowTrainer, "test_step", stock_step)
-    wrap(TensorFlowTrainer, "_make_function", make_function)
-    wrap(TensorFlowTrainer, "make_predict_function", make_predict_function)
 
 
 def compile_model(original):
@@ -71,8 +52,9 @@ def resolve_jit(original):
     return replacement
 
 
-def together(original, kind: runs.Kind):
+def together(original):
     """Makes a call of `fit`, `evaluate` or `predict` one `Run`."""
+    kind: runs.Kind = original.__name__
     signature = inspect.signature(original)
 
     def replacement(self, *args, **kwargs):
@@ -155,8 +137,9 @@ def with_our_own(model: keras.Model, given, is_distributed: bool):
     return given
 
 
-def batch_together(original, kind: runs.Kind):
+def batch_together(original):
     """Makes the `*_on_batch` methods take a global batch, of which each rank works on its rows."""
+    kind: runs.Kind = "predict" if original.__name__ == "predict_on_batch" else original.__name__
     signature = inspect.signature(original)
 
     def replacement(self, *args, **kwargs):

@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import ctypes
 import errno
-import functools
 import inspect
 import os
 import shutil
@@ -17,14 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
-from keras.src.export.saved_model_export_archive import SavedModelExportArchive
-from keras.src.legacy.saving import legacy_h5_format
-from keras.src.saving import saving_lib
-from keras.src.utils import file_utils, io_utils
+from keras.src.utils import file_utils
 
 from keras_par.comm import world
-from keras_par.seam.patch import wrap
 
 HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 LAST = ".json"  # names the other files of weights that are in several
@@ -33,17 +27,9 @@ TABLE = "variables.index"  # of TensorFlow: beside it are files that only belong
 _renamed: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar("keras_par_renamed", default=None)
 
 
-def install() -> None:
-    """Wraps what writes a model to a path, and what prints the path."""
-    making_folders = functools.partial(written_beside, makes_folders=True)
-    wrap(saving_lib, "save_model", written_beside)
-    wrap(saving_lib, "save_weights_only", written_beside)
-    wrap(legacy_h5_format, "save_model_to_hdf5", making_folders)
-    wrap(keras.Model, "export", making_folders)
-    wrap(SavedModelExportArchive, "write_out", making_folders)
-    wrap(SavedModelExportArchive, "_filter_and_track_resources", in_order)
-    wrap(io_utils, "print_msg", with_the_name_given)
-    wrap(io_utils, "ask_to_proceed_with_overwrite", asked_on_rank_0)
+def making_folders(original: Callable) -> Callable:
+    """As `written_beside`, for a function that makes the folders above the path."""
+    return written_beside(original, makes_folders=True)
 
 
 def written_beside(original: Callable, makes_folders: bool = False) -> Callable:
