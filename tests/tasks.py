@@ -609,13 +609,14 @@ def save_and_load(path: str) -> dict:
 def missing_private_name() -> str:
     """What is said when Keras lacks a name that keras_par relies on."""
     from keras_par.seam import private
+    from keras_par.seam.table import Use
 
-    before = private.PRIVATE_NAMES
-    private.PRIVATE_NAMES = (("keras.src.trainers.trainer", "Trainer._no_such_method", "to test"),)
+    before = private.USES
+    private.USES = (Use("keras.src.trainers.trainer:Trainer._no_such_method", "to test"),)
     try:
         private.check()
     except RuntimeError as error:
         return str(error)
     finally:
-        private.PRIVATE_NAMES = before
+        private.USES = before
     return ""

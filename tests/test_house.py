@@ -4,9 +4,13 @@ import ast
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
+from itertools import filterfalse
 from pathlib import Path
 
 import pytest
+
+from keras_par.seam.page import page
+from keras_par.seam.table import PATCHES, USES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "keras_par"
@@ -88,6 +92,58 @@ def test_no_room_imports_the_package_itself():
 def test_private_parts_of_keras_stay_in_the_seam(path):
     if room(path) != "seam":
         assert not [name for name in imports(path) if name.startswith("keras.src")]
+
+
+PRIVATE = ("keras.src.", "tensorflow.python.", "tensorflow.core.", "tensorflow.compiler.")
+
+
+def private_names(path: Path) -> set[str]:
+    """The private names of Keras and TensorFlow that a module uses, however it has imported them."""
+    tree = ast.parse(path.read_text())
+    bound = {"tf": "tensorflow", "keras": "keras"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(PRIVATE):
+            bound |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    chains = [node for node in ast.walk(tree) if isinstance(node, (ast.Attribute, ast.Name)) and id(node) not in inner]
+    known = [(bound[first], rest) for first, *rest in map(chain_of, chains) if first in bound]
+    found = [[*module.split("."), *filterfalse(is_protocol, rest)] for module, rest in known]
+    names = {".".join(parts): any(part.startswith("_") for part in parts) for parts in found}
+    return {name for name, is_private in names.items() if is_private or name.startswith(PRIVATE)}
+
+
+def is_protocol(part: str) -> bool:
+    """True for Python's own names, as `__init__`."""
+    return part.startswith("__") and part.endswith("__") and part != "__internal__"
+
+
+def chain_of(node: ast.expr) -> list[str]:
+    """The names of `a.b.c`, the first empty if it is no name."""
+    if isinstance(node, ast.Attribute):
+        return [*chain_of(node.value), node.attr]
+    return [node.id if isinstance(node, ast.Name) else ""]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_private_names_stand_in_the_table(path):
+    listed = [each.target.replace(":", ".") for each in (*PATCHES, *USES)]
+    for name in private_names(path):
+        assert any(f"{target}.".startswith(f"{name}.") for target in listed), f"{path} uses {name}"
+
+
+def test_private_names_are_found_however_they_are_imported(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import keras\nimport tensorflow as tf\nfrom keras.src import backend\n"
+        "from keras.src.trainers.trainer import Trainer as T\n"
+        "T._build(1)\nbackend.shape\nkeras.src.utils.x\ntf.__internal__.y(tf.shape(keras.__version__)).z\n"
+    )
+    names = {"keras.src.trainers.trainer.Trainer._build", "keras.src.backend.shape", "keras.src.utils.x"}
+    assert private_names(path) == names | {"tensorflow.__internal__.y"}
+
+
+def test_the_page_of_replacements_is_that_of_the_table():
+    assert (REPOSITORY / "docs/seam.md").read_text() == page(), "run python -m keras_par.seam.page"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)

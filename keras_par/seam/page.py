@@ -1,0 +1,48 @@
+"""Writes docs/seam.md, which says what is replaced in Keras and TensorFlow: `python -m keras_par.seam.page`."""
+
+from pathlib import Path
+
+from keras_par.seam.table import PATCHES, USES
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "seam.md"
+HEAD = """\
+# What is replaced in Keras and TensorFlow
+
+`kp.init()` replaces these names, each by a function that does what the name did before for models without a strategy.
+Where several replace one name, the first is the innermost. `keras_par/seam/table.py` is the source of this page; each
+name is checked before any is replaced, so that a version of Keras without one is refused.
+
+| name | replaced by | why | from Keras |
+|---|---|---|---|
+"""
+OPERATIONS = """
+Once a variable is divided, the functions of Keras's backend (`keras.src.backend.tensorflow.core`, `linalg`, `math`,
+`nn`, `numpy`, `random`, `rnn`) and the operators of `tf.Tensor` are replaced, too, by `keras_par/seam/operations.py`.
+
+# What is used as it is
+
+| name | why |
+|---|---|
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    reasons: list[str] = []
+    rows = []
+    for patch in PATCHES:
+        reasons.append(reasons[-1] if patch.reason == "the same" else patch.reason)
+        rows.append(f"| `{shown(patch.target)}` | `{shown(patch.by)}` | {reasons[-1]} | {patch.since} |\n")
+    uses = []
+    for use in USES:
+        reasons.append(reasons[-1] if use.reason == "the same" else use.reason)
+        uses.append(f"| `{shown(use.target)}` | {reasons[-1]} |\n")
+    return "".join([HEAD, *rows, OPERATIONS, *uses])
+
+
+def shown(target: str) -> str:
+    return target.replace(":", ".")
+
+
+if __name__ == "__main__":
+    FILE.write_text(page(), encoding="utf-8")
