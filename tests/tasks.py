@@ -490,6 +490,12 @@ def misuse(which: str) -> None:
     elif which == "distributed by tf.distribute":
         mirrored = tf.distribute.MirroredStrategy(["CPU:0"])
         model.fit(mirrored.experimental_distribute_dataset(dataset.batch(8)), verbose=0)
+    elif which == "mirrored":
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            mirrored = keras.Sequential([keras.layers.Dense(1)])
+            mirrored.compile("sgd", "mse")
+        with kp.DataParallel().scope():
+            mirrored.fit(x, y, batch_size=8, verbose=0)
     elif which == "dropped whole":
         model.fit(x, y, batch_size=1, verbose=0)
     elif which == "steps":

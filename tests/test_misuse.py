@@ -12,6 +12,7 @@ CASES = {
     "initialize": ("ValueError", "num_processes=17", "leave it out"),
     "not batched": ("AgreedValueError", "not batched", "add .batch("),
     "distributed by tf.distribute": ("AgreedValueError", "by a strategy of tf.distribute", "use the tf.data.Dataset"),
+    "mirrored": ("ValueError", "in the scope of tf.distribute's MirroredStrategy", "start one rank a device"),
     "dropped whole": (
         "AgreedValueError",
         "remainder='drop' leaves nothing of global batches of 1 rows",

@@ -283,8 +283,8 @@ def bind(model: keras.Model) -> None:
     Its weights may be older than the strategy, unless that divides them.
 
     Raises:
-        ValueError: the strategy would have divided a weight that is whole, or the other way round; or it is of a kind
-            that does not work here.
+        ValueError: the strategy would have divided a weight that is whole, or the other way round; it is of a kind
+            that does not work here; or the model is one of a strategy of tf.distribute with several devices.
     """
     strategy = strategy_of(model)
     options = options_of(strategy)
@@ -297,7 +297,13 @@ def bind(model: keras.Model) -> None:
 
 
 def require_fitting(model: keras.Model, strategy) -> None:
-    """Raises ValueError if a weight is not divided as the strategy would have made it."""
+    """Raises ValueError if a weight is not divided as the strategy would have made it, or lies on several devices."""
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            f"keras-par: model '{model.name}' was made in the scope of tf.distribute's "
+            f"{type(model.distribute_strategy).__name__}, which trains on several devices by itself: make the model "
+            "outside of that scope, and start one rank a device."
+        )
     if mesh_of(strategy) is None:
         divided = sharded(model.weights)
         if divided:
