@@ -183,7 +183,7 @@ class RankCheckpoint(keras.callbacks.Callback):
             stopped=stopped,
             monitored=monitored,
             variables=snapshot.variables_of(self.model),
-            versions={"keras-par": VERSION, "keras": keras.VERSION, "tensorflow": tf.VERSION},
+            versions={"keras-par": VERSION, "keras": keras.__version__, "tensorflow": tf.__version__},
             files=[],
         )
         states, complaint = callback_states.take(self._others)
