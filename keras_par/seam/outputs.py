@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,22 +32,31 @@ class OutputRow:
         return any(self.axes[self.has_rows :]) and not self.is_said
 
 
+_rows: ContextVar[list[OutputRow] | None] = ContextVar("rows", default=None)
+
+
 @contextlib.contextmanager
 def outputs_noted() -> Iterator[list[OutputRow]]:
     """A list that grows by a row for each output of each layer called on real tensors within the block."""
     rows: list[OutputRow] = []
-    original = keras.layers.Layer.__call__
-
-    def call(self, *args, **kwargs):
-        outputs = original(self, *args, **kwargs)
-        rows.extend(row_of(self, output) for output in keras.tree.flatten(outputs) if is_of_step(output))
-        return outputs
-
-    keras.layers.Layer.__call__ = call
+    token = _rows.set(rows)
     try:
         yield rows
     finally:
-        keras.layers.Layer.__call__ = original
+        _rows.reset(token)
+
+
+def noted(original):
+    """Layer.__call__, which adds the outputs' rows to the list of the block around it."""
+
+    def replacement(self, *args, **kwargs):
+        outputs = original(self, *args, **kwargs)
+        rows = _rows.get()
+        if rows is not None:
+            rows.extend(row_of(self, output) for output in keras.tree.flatten(outputs) if is_of_step(output))
+        return outputs
+
+    return replacement
 
 
 def is_of_step(output: Any) -> bool:

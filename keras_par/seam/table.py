@@ -113,6 +113,7 @@ LAYERS = (
         "loss:reduce_weighted_values",
         "to divide by weights and masks of all ranks",
     ),
+    Patch("keras.src.layers.layer:Layer.__call__", "outputs:noted", "to note how outputs are divided"),
     Patch("keras.src.layers.layer:Layer.add_loss", "loss:add_loss", "to know sums over rows"),
     Patch(
         "keras.src.layers.layer:Layer._get_regularization_losses",
