@@ -5,7 +5,7 @@ import pytest
 
 from tests import binding_tasks
 from tests.compare import relative_distance
-from tests.ranks.pool import Failure
+from tests.ranks.pool import Failure, together
 
 TRAINED = [which for which in binding_tasks.BEFORE if which != "never compiled"]
 
@@ -13,8 +13,10 @@ TRAINED = [which for which in binding_tasks.BEFORE if which != "never compiled"]
 @pytest.mark.parametrize("which", TRAINED)
 def test_models_older_than_the_strategy_train_together(which, ranks, plain, exactness, tmp_path):
     path = str(tmp_path / "model.keras")
-    [twin] = plain.run(binding_tasks.train, which=which, distributed=False, path=path)
-    results = ranks(2).run(binding_tasks.train, which=which, distributed=True, path=path)
+    [twin], results = together(
+        plain.begin(binding_tasks.train, which=which, distributed=False, path=path),
+        ranks(2).begin(binding_tasks.train, which=which, distributed=True, path=path),
+    )
     assert len(results) == 2
     for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)
@@ -24,8 +26,10 @@ def test_models_older_than_the_strategy_train_together(which, ranks, plain, exac
 
 @pytest.mark.parametrize("which", ["evaluate", "predict", "train_on_batch", "predict_on_batch", "never compiled"])
 def test_any_method_binds_a_model(which, ranks, plain):
-    [twin] = plain.run(binding_tasks.use_otherwise, which=which, distributed=False)
-    results = ranks(2).run(binding_tasks.use_otherwise, which=which, distributed=True)
+    [twin], results = together(
+        plain.begin(binding_tasks.use_otherwise, which=which, distributed=False),
+        ranks(2).begin(binding_tasks.use_otherwise, which=which, distributed=True),
+    )
     assert len(results) == 2
     for result in results:
         np.testing.assert_allclose(result["result"], twin["result"], rtol=1e-5, atol=1e-6)
@@ -56,8 +60,8 @@ def test_a_strategy_on_one_rank_only_ends_both(ranks):
 def test_ranks_use_models_alone_where_they_say_so(ranks):
     results = ranks(2).run(binding_tasks.independent)
     assert [result["size"] for result in results] == [2, 2]
-    for alone, together in zip(results[0]["alone"], results[0]["together"], strict=True):
-        np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
+    for alone, shared in zip(results[0]["alone"], results[0]["together"], strict=True):
+        np.testing.assert_allclose(alone, shared, rtol=1e-5, atol=1e-6)
     assert results[1]["alone"] is None
     for own, first in zip(results[1]["weights"], results[0]["weights"], strict=True):
         np.testing.assert_array_equal(own, first)
@@ -72,8 +76,9 @@ def test_a_callback_uses_its_model_alone(ranks):
 
 
 def test_a_layout_map_takes_older_models_that_it_does_not_divide(ranks, plain, exactness):
-    [twin] = plain.run(binding_tasks.train_plainly)
-    results = ranks(2).run(binding_tasks.built_before_a_layout_map, divides=False)
+    [twin], results = together(
+        plain.begin(binding_tasks.train_plainly), ranks(2).begin(binding_tasks.built_before_a_layout_map, divides=False)
+    )
     assert len(results) == 2
     for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)

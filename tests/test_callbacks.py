@@ -5,12 +5,13 @@ import re
 import pytest
 
 from tests import tasks
-from tests.ranks.pool import Failure
+from tests.ranks.pool import Failure, together
 
 
 def test_loss_monitor_prints_the_loss_of_the_step_over_all_ranks(ranks, plain):
-    [losses] = plain.run(tasks.step_losses)
-    printed, silent = ranks(2).run(tasks.monitor, distributed=True)
+    [losses], (printed, silent) = together(
+        plain.begin(tasks.step_losses), ranks(2).begin(tasks.monitor, distributed=True)
+    )
     assert silent == ""
     lines = printed.splitlines()
     pattern = re.compile(r"epoch: (\d+) step: (\d+), loss is (\d+\.\d+)")
@@ -22,8 +23,8 @@ def test_loss_monitor_prints_the_loss_of_the_step_over_all_ranks(ranks, plain):
 
 
 def test_loss_monitor_works_without_a_strategy(ranks, plain):
-    [losses] = plain.run(tasks.step_losses)
-    for printed in ranks(1).run(tasks.monitor, distributed=False):
+    [losses], results = together(plain.begin(tasks.step_losses), ranks(1).begin(tasks.monitor, distributed=False))
+    for printed in results:
         assert float(printed.splitlines()[0].split()[-1]) == pytest.approx(losses[1], rel=1e-6)
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests import tasks
 from tests.compare import relative_distance
+from tests.ranks.pool import together
 
 
 def test_short_shards_wrap_round(ranks):
@@ -24,8 +25,10 @@ def test_all_shards_are_equally_long_and_cover_the_data(num_rows, num_shards, ra
 
 def test_fit_takes_a_shard_as_this_ranks_rows(ranks, plain, exactness):
     # Two strided shares in batches of 8 are batches of 16 in order; 72 rows leave 4 a rank for the last one.
-    [twin] = plain.run(tasks.train_on, num_rows=72, batch_size=16)
-    for weights in ranks(2).run(tasks.sharded_by_user, num_rows=72):
+    [twin], results = together(
+        plain.begin(tasks.train_on, num_rows=72, batch_size=16), ranks(2).begin(tasks.sharded_by_user, num_rows=72)
+    )
+    for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)
 
 

@@ -10,6 +10,7 @@ from keras_par.plan.order import permutation, stride
 from keras_par.plan.rows import shard_size
 from tests import sampler_tasks
 from tests.compare import relative_distance
+from tests.ranks.pool import together
 
 SIZES = [(10, 4), (8, 4), (3, 4), (1, 3), (7, 1), (9, 5), (2, 7)]
 
@@ -108,8 +109,10 @@ def test_set_epoch_sets_the_next_reading(ranks):
 @pytest.mark.parametrize(("size", "batch_size"), [(1, 24), (2, 12), (3, 8)])
 def test_fit_ends_where_one_process_ends_with_the_same_order(size, batch_size, ranks, plain, exactness):
     orders = [permutation(72, 3, epoch).tolist() for epoch in range(3)]
-    [twin] = plain.run(sampler_tasks.train_in_order, orders=orders, num_rows=72, batch_size=24)
-    results = ranks(size).run(sampler_tasks.train, num_rows=72, num_epochs=3, batch_size=batch_size)
+    [twin], results = together(
+        plain.begin(sampler_tasks.train_in_order, orders=orders, num_rows=72, batch_size=24),
+        ranks(size).begin(sampler_tasks.train, num_rows=72, num_epochs=3, batch_size=batch_size),
+    )
     assert len(results) == size
     for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)
@@ -117,8 +120,10 @@ def test_fit_ends_where_one_process_ends_with_the_same_order(size, batch_size, r
 
 def test_a_resumed_fit_reads_the_orders_that_follow(ranks, plain, exactness):
     orders = [permutation(72, 3, epoch).tolist() for epoch in (4, 5)]
-    [twin] = plain.run(sampler_tasks.train_in_order, orders=orders, num_rows=72, batch_size=24)
-    results = ranks(2).run(sampler_tasks.train, num_rows=72, num_epochs=2, batch_size=12, first_epoch=4)
+    [twin], results = together(
+        plain.begin(sampler_tasks.train_in_order, orders=orders, num_rows=72, batch_size=24),
+        ranks(2).begin(sampler_tasks.train, num_rows=72, num_epochs=2, batch_size=12, first_epoch=4),
+    )
     assert len(results) == 2
     for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)

@@ -6,6 +6,7 @@ import pytest
 from tests import tasks
 from tests.cases import CASES
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import together
 
 QUICK_ON_4 = ("adam", "accumulation", "batchnorm-synchronized", "embedding-adam", "one-row-left-over")
 LOG_TOLERANCE = 2e-5  # the loss of an epoch, which Keras sums in float32
@@ -22,8 +23,10 @@ def runs() -> list:
 
 @pytest.mark.parametrize(("size", "name"), runs())
 def test_ranks_end_where_one_process_ends(name, size, ranks, plain, exactness):
-    [twin] = plain.run(tasks.train, name=name, distributed=False)
-    results = ranks(size).run(tasks.train, name=name, distributed=True)
+    [twin], results = together(
+        plain.begin(tasks.train, name=name, distributed=False),
+        ranks(size).begin(tasks.train, name=name, distributed=True),
+    )
     assert len(results) == size
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), CASES[name].tolerance)

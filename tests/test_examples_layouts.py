@@ -3,6 +3,7 @@
 import pytest
 
 from tests.jobs import start
+from tests.ranks.pool import WITH_EXTRAS
 
 NUMBER = r"(\d+\.\d+)"
 
@@ -62,8 +63,8 @@ def test_a_small_gpt_on_two_by_two():
     "name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "convnet"))]
 )
 def test_scripts_written_for_jax(name):
-    job = start("mpirun", 2, f"examples/layout_map_{name}.py", "--smoke")
-    alone = start("python", 1, f"examples/layout_map_{name}.py", "--smoke")
+    job = start("mpirun", 2, f"examples/layout_map_{name}.py", "--smoke", **WITH_EXTRAS)
+    alone = start("python", 1, f"examples/layout_map_{name}.py", "--smoke", **WITH_EXTRAS)
     assert job.status == alone.status == 0, job.output
     pattern = rf"last loss {NUMBER}.*?norm of weights {NUMBER}"
     [expected], found = alone.find(pattern), job.find(pattern)

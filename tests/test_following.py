@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests import following_tasks as tasks
+from tests.ranks.pool import together
 
 
 def assert_same(found: dict, alone: dict) -> None:
@@ -32,8 +33,10 @@ def test_what_follows_is_divided_and_trains_as_one_process(case, ranks, plain):
 
 
 def test_rows_that_the_batch_axis_divides_are_shown(ranks, plain):
-    [alone] = plain.run(tasks.alone, case="rows")
-    for found in ranks(4).run(tasks.follow, case="rows", mesh=(2, 2)):
+    [alone], results = together(
+        plain.begin(tasks.alone, case="rows"), ranks(4).begin(tasks.follow, case="rows", mesh=(2, 2))
+    )
+    for found in results:
         assert found["size"] == 4
         assert_same(found, alone)
         assert ["relu", (4, 8), ("batch", "model"), (2, 4)] in [list(row) for row in found["outputs"]]

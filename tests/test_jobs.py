@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tests.jobs import start, write_script
+from tests.ranks.pool import WITH_EXTRAS
 
 NUMBER = r"(\d+\.\d+)"
 
@@ -18,14 +19,16 @@ def data_dir(tmp_path_factory):
 def test_every_launcher_gives_the_same_losses(data_dir):
     found = {}
     for launcher in ("mpirun", "horovodrun", "horovodrun --gloo", "keras-par run"):
-        job = start(launcher, 2, "examples/mnist.py", "--smoke", "--data-dir", data_dir)
+        job = start(launcher, 2, "examples/mnist.py", "--smoke", "--data-dir", data_dir, **WITH_EXTRAS)
         assert job.status == 0, job.output
         hashes = job.find(r"rank \d of 2: weights ([0-9a-f]{16})")
         assert len(hashes) == 2
         assert len(set(hashes)) == 1, job.output
         found[launcher] = losses(job)
     assert all(each == found["mpirun"] for each in found.values())
-    alone = start("python", 1, "examples/mnist.py", "--smoke", "--data-dir", data_dir, "--batch-size", "64")
+    alone = start(
+        "python", 1, "examples/mnist.py", "--smoke", "--data-dir", data_dir, "--batch-size", "64", **WITH_EXTRAS
+    )
     assert found["mpirun"] == pytest.approx(losses(alone), rel=1e-4)
 
 
@@ -98,7 +101,7 @@ def test_the_line_through_four_points_matches_its_oracle():
 
 
 def test_the_hand_written_loop_ends_where_fit_ends():
-    job = start("mpirun", 2, "examples/gradient_tape.py")
+    job = start("mpirun", 2, "examples/gradient_tape.py", **WITH_EXTRAS)
     assert job.status == 0, job.output
     distances = job.find(r"rank \d of 2: relative distance between loop and fit (\d\.\d+e-\d+)")
     assert len(distances) == 2
@@ -107,7 +110,7 @@ def test_the_hand_written_loop_ends_where_fit_ends():
 
 @pytest.mark.parametrize("example", ["ddp_train.py", "gradient_tape.py"])
 def test_examples_have_a_smoke_run(example):
-    job = start("mpirun", 2, f"examples/{example}", "--smoke")
+    job = start("mpirun", 2, f"examples/{example}", "--smoke", **WITH_EXTRAS)
     assert job.status == 0, job.output
 
 

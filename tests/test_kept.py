@@ -5,6 +5,7 @@ import pytest
 
 from tests import kept_tasks
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import together
 
 
 def test_logs_are_those_of_all_rows(ranks, plain):
@@ -20,8 +21,11 @@ def test_logs_are_those_of_all_rows(ranks, plain):
 
 
 def test_a_queue_of_gathered_rows_is_one_processs(ranks, plain, exactness):
-    [twin] = plain.run(kept_tasks.keep, gathered=True, distributed=False)
-    for result in ranks(2).run(kept_tasks.keep, gathered=True, distributed=True):
+    [twin], results = together(
+        plain.begin(kept_tasks.keep, gathered=True, distributed=False),
+        ranks(2).begin(kept_tasks.keep, gathered=True, distributed=True),
+    )
+    for result in results:
         exactness(relative_distance([result["queue"]], [twin["queue"]]), 1e-6)
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
         assert result["warnings"] == []
@@ -34,8 +38,9 @@ def test_a_queue_that_parts_is_told_of_once(ranks):
 
 
 def test_stateful_layers_keep_each_ranks_rows(ranks, plain, exactness):
-    [twin] = plain.run(kept_tasks.stateful, distributed=False)
-    results = ranks(2).run(kept_tasks.stateful, distributed=True)
+    [twin], results = together(
+        plain.begin(kept_tasks.stateful, distributed=False), ranks(2).begin(kept_tasks.stateful, distributed=True)
+    )
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
     [states] = twin["states"]
@@ -45,8 +50,9 @@ def test_stateful_layers_keep_each_ranks_rows(ranks, plain, exactness):
 
 
 def test_the_ranges_of_float8_are_those_of_all_rows(ranks, plain):
-    [twin] = plain.run(kept_tasks.float8, distributed=False)
-    first, second = ranks(2).run(kept_tasks.float8, distributed=True)
+    [twin], (first, second) = together(
+        plain.begin(kept_tasks.float8, distributed=False), ranks(2).begin(kept_tasks.float8, distributed=True)
+    )
     ranges = [path for path in twin if "amax_history" in path or "scale" in path]
     assert len(ranges) == 12
     for path, value in first.items():

@@ -5,7 +5,7 @@ import pytest
 
 from tests import metric_tasks
 from tests.compare import relative_distance
-from tests.ranks.pool import Failure
+from tests.ranks.pool import Failure, together
 
 EXACT = ("variable", "maximum, said", "of rows", "mean", "Keras's")
 WARNED = {
@@ -18,8 +18,10 @@ WARNED = {
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("which", EXACT)
 def test_sums_and_what_is_said_are_one_process_s(which, steps, ranks, plain):
-    [twin] = plain.run(metric_tasks.train, which=which, distributed=False)
-    results = ranks(2).run(metric_tasks.train, which=which, distributed=True, steps_per_execution=steps)
+    [twin], results = together(
+        plain.begin(metric_tasks.train, which=which, distributed=False),
+        ranks(2).begin(metric_tasks.train, which=which, distributed=True, steps_per_execution=steps),
+    )
     assert len(results) == 2
     for result in results:
         np.testing.assert_allclose(result["values"], twin["values"], rtol=1e-5)
@@ -29,8 +31,10 @@ def test_sums_and_what_is_said_are_one_process_s(which, steps, ranks, plain):
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("which", WARNED)
 def test_other_metrics_are_named_once(which, eager, ranks, plain):
-    [twin] = plain.run(metric_tasks.train, which=which, distributed=False)
-    first, second = ranks(2).run(metric_tasks.train, which=which, distributed=True, run_eagerly=eager)
+    [twin], (first, second) = together(
+        plain.begin(metric_tasks.train, which=which, distributed=False),
+        ranks(2).begin(metric_tasks.train, which=which, distributed=True, run_eagerly=eager),
+    )
     assert not np.allclose(first["values"], twin["values"], rtol=1e-4)
     [said] = first["said"]
     assert WARNED[which] in said and "in one process" in said
@@ -40,8 +44,11 @@ def test_other_metrics_are_named_once(which, eager, ranks, plain):
 
 
 def test_a_moving_mean_that_is_said_to_be_one_is_averaged(ranks, plain):
-    [twin] = plain.run(metric_tasks.train, which="moving mean", distributed=False)
-    for result in ranks(2).run(metric_tasks.train, which="moving mean, said", distributed=True):
+    [twin], results = together(
+        plain.begin(metric_tasks.train, which="moving mean", distributed=False),
+        ranks(2).begin(metric_tasks.train, which="moving mean, said", distributed=True),
+    )
+    for result in results:
         np.testing.assert_allclose(result["values"], twin["values"], rtol=1e-4)
         assert result["said"] == []
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests import layout_tasks, random_models
 from tests.compare import log_distance, relative_distance
 from tests.layout_cases import LAYOUT_CASES
+from tests.ranks.pool import together
 from tests.training_cases import TRAININGS
 
 TOLERANCE = 1e-5
@@ -77,8 +78,10 @@ def ways() -> list:
 def test_every_way_of_training_ends_where_one_process_ends(name, mesh, ranks, plain, exactness):
     size = mesh[0] * mesh[1]
     tolerance = TRAININGS[name].tolerance
-    [twin] = plain.run(layout_tasks.train_plain_so, name=name)
-    results = ranks(size).run(layout_tasks.train_divided_so, name=name, mesh=mesh)
+    [twin], results = together(
+        plain.begin(layout_tasks.train_plain_so, name=name),
+        ranks(size).begin(layout_tasks.train_divided_so, name=name, mesh=mesh),
+    )
     compare(results, twin, size, exactness, tolerance)
     for result in results:
         exactness(relative_distance(result["slots"], twin["slots"]) if twin["slots"] else 0.0, 10 * tolerance)
@@ -114,8 +117,10 @@ def settle(num_draws: int):
 
 def differ_nowhere(drawn, ranks, plain, exactness) -> None:
     kind, parts, mesh, choices = drawn
-    [twin] = plain.run(random_models.train, kind=kind, parts=parts)
-    results = ranks(2).run(random_models.train_divided, kind=kind, parts=parts, mesh=mesh, choices=choices)
+    [twin], results = together(
+        plain.begin(random_models.train, kind=kind, parts=parts),
+        ranks(2).begin(random_models.train_divided, kind=kind, parts=parts, mesh=mesh, choices=choices),
+    )
     compare(results, twin, 2, exactness)
 
 

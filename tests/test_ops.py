@@ -8,6 +8,7 @@ import pytest
 from tests import ops_tasks
 from tests.compare import log_distance, relative_distance
 from tests.jobs import start
+from tests.ranks.pool import together
 
 
 @pytest.mark.parametrize(
@@ -16,8 +17,10 @@ from tests.jobs import start
     + [pytest.param(4, kind, 66, marks=pytest.mark.slow) for kind in ("whole", "hardest", "in-a-loss")],
 )
 def test_losses_across_the_batch_end_where_one_process_ends(size, kind, num_rows, ranks, plain, exactness):
-    [twin] = plain.run(ops_tasks.train, kind=kind, num_rows=num_rows, distributed=False)
-    results = ranks(size).run(ops_tasks.train, kind=kind, num_rows=num_rows, distributed=True)
+    [twin], results = together(
+        plain.begin(ops_tasks.train, kind=kind, num_rows=num_rows, distributed=False),
+        ranks(size).begin(ops_tasks.train, kind=kind, num_rows=num_rows, distributed=True),
+    )
     assert len(results) == size
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)

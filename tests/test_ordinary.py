@@ -4,11 +4,15 @@ import numpy as np
 
 from tests import tasks
 from tests.compare import relative_distance
+from tests.ranks.pool import together
 
 
 def test_accumulated_gradients_survive_into_the_next_fit(ranks, plain, exactness):
-    [twin] = plain.run(tasks.train_in_two_calls, distributed=False)
-    for weights in ranks(2).run(tasks.train_in_two_calls, distributed=True):
+    [twin], results = together(
+        plain.begin(tasks.train_in_two_calls, distributed=False),
+        ranks(2).begin(tasks.train_in_two_calls, distributed=True),
+    )
+    for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)
 
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tests import parting_tasks as tasks
-from tests.ranks.pool import Failure
+from tests.ranks.pool import Failure, together
 
 
 def test_calls_in_threads_are_those_of_one_process(ranks, plain):
-    [alone] = plain.run(tasks.alone)
-    for found in ranks(2).run(tasks.in_threads):
+    [alone], results = together(plain.begin(tasks.alone), ranks(2).begin(tasks.in_threads))
+    for found in results:
         assert found.pop("size") == 2 and found.keys() == alone.keys()
         for name, expected in alone.items():
             np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-7)

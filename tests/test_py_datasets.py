@@ -4,6 +4,7 @@ import pytest
 
 from tests import py_dataset_tasks as tasks
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import together
 
 CELLS = [
     (False, 1, None),
@@ -20,8 +21,10 @@ CELLS = [
 @pytest.mark.parametrize(("is_infinite", "workers", "steps"), CELLS)
 def test_the_order_is_that_of_one_process(is_infinite, workers, steps, ranks, plain, exactness):
     arguments = {"is_infinite": is_infinite, "workers": workers, "steps": steps}
-    [twin] = plain.run(tasks.train, **arguments, distributed=False)
-    results = ranks(2).run(tasks.train, **arguments, distributed=True)
+    [twin], results = together(
+        plain.begin(tasks.train, **arguments, distributed=False),
+        ranks(2).begin(tasks.train, **arguments, distributed=True),
+    )
     assert len(results) == 2
     for result in results:
         assert result["steps"] == twin["steps"]
@@ -33,6 +36,9 @@ def test_the_order_is_that_of_one_process(is_infinite, workers, steps, ranks, pl
 @pytest.mark.parametrize("repetition", range(5))
 def test_processes_without_an_end(repetition, ranks, plain, exactness):
     arguments = {"is_infinite": True, "workers": 3, "steps": 6, "processes": True}
-    [twin] = plain.run(tasks.train, **arguments, distributed=False)
-    for result in ranks(2).run(tasks.train, **arguments, distributed=True):
+    [twin], results = together(
+        plain.begin(tasks.train, **arguments, distributed=False),
+        ranks(2).begin(tasks.train, **arguments, distributed=True),
+    )
+    for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)

@@ -10,6 +10,7 @@ from keras_par.plan.counters import seek, stream
 from tests import random_tasks
 from tests.compare import log_distance, relative_distance
 from tests.random_cases import RANDOM_CASES
+from tests.ranks.pool import together
 
 QUICK_ON_4 = ("fewer-rows-than-ranks", "dropout-static", "adversarial")
 
@@ -23,8 +24,10 @@ def runs() -> list:
 
 @pytest.mark.parametrize(("size", "name"), runs())
 def test_ranks_end_where_one_process_ends_with_its_random_numbers(name, size, ranks, plain, exactness):
-    [twin] = plain.run(random_tasks.train, name=name, distributed=False)
-    results = ranks(size).run(random_tasks.train, name=name, distributed=True)
+    [twin], results = together(
+        plain.begin(random_tasks.train, name=name, distributed=False),
+        ranks(size).begin(random_tasks.train, name=name, distributed=True),
+    )
     assert len(results) == size
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), RANDOM_CASES[name].tolerance)
@@ -35,8 +38,10 @@ def test_ranks_end_where_one_process_ends_with_its_random_numbers(name, size, ra
 
 
 def test_rows_that_only_their_rank_knows_have_their_part_of_the_draws(ranks, plain, exactness):
-    [twin] = plain.run(random_tasks.train_on_shards, distributed=False)
-    results = ranks(2).run(random_tasks.train_on_shards, distributed=True)
+    [twin], results = together(
+        plain.begin(random_tasks.train_on_shards, distributed=False),
+        ranks(2).begin(random_tasks.train_on_shards, distributed=True),
+    )
     assert len(results) == 2
     for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)
@@ -44,8 +49,10 @@ def test_rows_that_only_their_rank_knows_have_their_part_of_the_draws(ranks, pla
 
 @pytest.mark.parametrize("which", random_tasks.SHUFFLED)
 def test_generators_stand_after_fit_where_they_stand_in_one_process(which, ranks, plain, exactness):
-    [twin] = plain.run(random_tasks.after_fit, which=which, distributed=False)
-    results = ranks(2).run(random_tasks.after_fit, which=which, distributed=True)
+    [twin], results = together(
+        plain.begin(random_tasks.after_fit, which=which, distributed=False),
+        ranks(2).begin(random_tasks.after_fit, which=which, distributed=True),
+    )
     assert len(results) == 2
     for result in results:
         exactness(relative_distance(result.pop("weights"), twin["weights"]), 1e-6)
@@ -98,14 +105,20 @@ def test_tables_whose_equal_rows_are_added_before_they_are_squared_are_told_of(a
 
 
 def test_the_strategy_synchronizes_batch_normalization(ranks, plain, exactness):
-    [twin] = plain.run(random_tasks.synchronized_batchnorm, distributed=False)
-    for result in ranks(2).run(random_tasks.synchronized_batchnorm, distributed=True):
+    [twin], results = together(
+        plain.begin(random_tasks.synchronized_batchnorm, distributed=False),
+        ranks(2).begin(random_tasks.synchronized_batchnorm, distributed=True),
+    )
+    for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
 
 
 def test_what_predict_draws_is_what_one_process_draws(ranks, plain):
-    [twin] = plain.run(random_tasks.predictions, distributed=False)
-    for result in ranks(2).run(random_tasks.predictions, distributed=True):
+    [twin], results = together(
+        plain.begin(random_tasks.predictions, distributed=False),
+        ranks(2).begin(random_tasks.predictions, distributed=True),
+    )
+    for result in results:
         np.testing.assert_allclose(result["first"], twin["first"], rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(result["second"], twin["second"], rtol=1e-6, atol=1e-6)
 

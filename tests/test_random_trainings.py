@@ -7,6 +7,7 @@ import pytest
 
 from tests import random_models, random_trainings
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import together
 
 TOLERANCE = 1e-10  # of float64
 LOGS = 1e-6  # of losses and metrics, which Keras sums in float32 in part
@@ -57,8 +58,10 @@ def unfit_optimizers(kind: str, strategy: str, step: str) -> set[str]:
 
 
 def differ_nowhere(drawn: dict, ranks, plain, exactness) -> None:
-    [twin] = plain.run(random_trainings.train, drawn=drawn, distributed=False)
-    results = ranks(2).run(random_trainings.train, drawn=drawn, distributed=True)
+    [twin], results = together(
+        plain.begin(random_trainings.train, drawn=drawn, distributed=False),
+        ranks(2).begin(random_trainings.train, drawn=drawn, distributed=True),
+    )
     assert len(results) == 2
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), TOLERANCE)

@@ -5,15 +5,15 @@ import pytest
 
 from keras_par.plan.strategy_file import parse_strategy
 from tests import reduce_by_tasks as tasks
-from tests.ranks.pool import Failure
+from tests.ranks.pool import Failure, together
 
 WAYS = ["auto", "horovod", "shared_memory", "horovod"]
 ROADS = ["shared_memory", "horovod", "shared_memory", "horovod"]
 
 
 def test_both_ways_train_side_by_side_as_one_process(ranks, plain):
-    [alone] = plain.run(tasks.alone, epochs=3)
-    for result in ranks(2).run(tasks.train, ways=WAYS, epochs=3):
+    [alone], results = together(plain.begin(tasks.alone, epochs=3), ranks(2).begin(tasks.train, ways=WAYS, epochs=3))
+    for result in results:
         assert result["size"] == 2
         assert [set(roads) for roads in result["roads"]] == [{road} for road in ROADS]
         for found in result["weights"]:

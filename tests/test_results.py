@@ -5,13 +5,17 @@ import pytest
 
 from tests import tasks
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import together
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("num_rows", [64, 65, 50])
 def test_evaluate_predict_and_batches_return_the_whole(num_rows, size, ranks, plain, exactness):
-    [twin] = plain.run(tasks.results, num_rows=num_rows, batch_size=16, distributed=False)
-    for result in ranks(size).run(tasks.results, num_rows=num_rows, batch_size=16, distributed=True):
+    [twin], results = together(
+        plain.begin(tasks.results, num_rows=num_rows, batch_size=16, distributed=False),
+        ranks(size).begin(tasks.results, num_rows=num_rows, batch_size=16, distributed=True),
+    )
+    for result in results:
         for logs in ("evaluate", "train_on_batch", "test_on_batch"):
             assert result[logs].keys() == twin[logs].keys()
             for key, value in twin[logs].items():
@@ -23,8 +27,10 @@ def test_evaluate_predict_and_batches_return_the_whole(num_rows, size, ranks, pl
 
 
 def test_predict_of_named_outputs_and_several_steps_per_execution(ranks, plain):
-    [twin] = plain.run(tasks.predict_nested, distributed=False)
-    for result in ranks(2).run(tasks.predict_nested, distributed=True):
+    [twin], results = together(
+        plain.begin(tasks.predict_nested, distributed=False), ranks(2).begin(tasks.predict_nested, distributed=True)
+    )
+    for result in results:
         assert result.keys() == twin.keys()
         for key in twin:
             np.testing.assert_allclose(result[key], twin[key], rtol=1e-5, atol=1e-6)
@@ -50,8 +56,9 @@ def test_unsynchronized_batchnorm_ends_equal_on_all_ranks(ranks):
 
 
 def test_dropout_differs_between_ranks_by_their_rows_of_one_mask(ranks, plain):
-    [whole] = plain.run(tasks.dropout_masks, distributed=False)
-    first, second = ranks(2).run(tasks.dropout_masks, distributed=True)
+    [whole], (first, second) = together(
+        plain.begin(tasks.dropout_masks, distributed=False), ranks(2).begin(tasks.dropout_masks, distributed=True)
+    )
     assert first != second and len(whole) == 2
     for batch, ours, theirs in zip(whole, first, second, strict=True):
         assert [*ours, *theirs] == batch
@@ -72,8 +79,9 @@ def test_a_stop_on_one_rank_stops_all_at_the_same_step(ranks):
 
 
 def test_callbacks_see_the_logs_of_all_ranks_after_each_step(ranks, plain):
-    [twin] = plain.run(tasks.logs_of_steps, distributed=False)
-    results = ranks(2).run(tasks.logs_of_steps, distributed=True)
+    [twin], results = together(
+        plain.begin(tasks.logs_of_steps, distributed=False), ranks(2).begin(tasks.logs_of_steps, distributed=True)
+    )
     assert results[0] == results[1]
     assert len(results[0]) == len(twin) == 20
     for ours, theirs in zip(results[0], twin, strict=True):
@@ -81,8 +89,8 @@ def test_callbacks_see_the_logs_of_all_ranks_after_each_step(ranks, plain):
 
 
 def test_stock_data_parallel_trains_on_all_ranks(ranks, plain, exactness):
-    [twin] = plain.run(tasks.train_plainly)
-    for result in ranks(2).run(tasks.stock_distribution):
+    [twin], results = together(plain.begin(tasks.train_plainly), ranks(2).begin(tasks.stock_distribution))
+    for result in results:
         assert result["devices"] == ["cpu:0", "cpu:1"]
         assert result["count"] == 2
         exactness(relative_distance(result["weights"], twin), 1e-6)
@@ -90,8 +98,10 @@ def test_stock_data_parallel_trains_on_all_ranks(ranks, plain, exactness):
 
 @pytest.mark.parametrize(("compression", "tolerance"), [("fp16", 2e-3), ("bf16", 2e-2)])
 def test_compressed_gradients_end_near(compression, tolerance, ranks, plain):
-    [twin] = plain.run(tasks.train, name="sgd-momentum", distributed=False)
-    results = ranks(2).run(tasks.train, name="sgd-momentum", distributed=True, compression=compression)
+    [twin], results = together(
+        plain.begin(tasks.train, name="sgd-momentum", distributed=False),
+        ranks(2).begin(tasks.train, name="sgd-momentum", distributed=True, compression=compression),
+    )
     for result in results:
         assert 0 < relative_distance(result["weights"], twin["weights"]) < tolerance
     for own, first in zip(results[1]["weights"], results[0]["weights"], strict=True):
@@ -99,8 +109,11 @@ def test_compressed_gradients_end_near(compression, tolerance, ranks, plain):
 
 
 def test_reduction_sum_is_the_mean_times_the_ranks(ranks, plain, exactness):
-    [twin] = plain.run(tasks.train, name="no-shuffle-sgd-doubled", distributed=False)
-    for result in ranks(2).run(tasks.train, name="no-shuffle-sgd", distributed=True, reduction="sum"):
+    [twin], results = together(
+        plain.begin(tasks.train, name="no-shuffle-sgd-doubled", distributed=False),
+        ranks(2).begin(tasks.train, name="no-shuffle-sgd", distributed=True, reduction="sum"),
+    )
+    for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
 
 

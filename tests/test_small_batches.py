@@ -5,6 +5,7 @@ import pytest
 
 from tests import small_batch_tasks as tasks
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import together
 
 SIZES = [(2, 1), (3, 2)]  # ranks and rows of a batch: one rank is without rows
 QUICK = {(2, 1, "arrays"), *((3, 2, kind) for kind in tasks.KINDS)}
@@ -18,8 +19,10 @@ def cells(kinds, quick) -> list:
 
 @pytest.mark.parametrize(("size", "batch_size", "kind"), cells(tasks.KINDS, QUICK))
 def test_training_ends_where_one_process_ends(kind, size, batch_size, ranks, plain, exactness):
-    [twin] = plain.run(tasks.train, kind=kind, size=batch_size, distributed=False)
-    results = ranks(size).run(tasks.train, kind=kind, size=batch_size, distributed=True)
+    [twin], results = together(
+        plain.begin(tasks.train, kind=kind, size=batch_size, distributed=False),
+        ranks(size).begin(tasks.train, kind=kind, size=batch_size, distributed=True),
+    )
     assert len(results) == size
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
@@ -34,8 +37,10 @@ OPTIONS = {"as ever": {}, "three steps": {"steps_per_execution": 3}, "eagerly": 
 @pytest.mark.parametrize(("size", "batch_size", "options"), cells(OPTIONS, {(3, 2, "three steps")}))
 def test_every_call_returns_what_one_process_returns(options, size, batch_size, ranks, plain, exactness):
     options = OPTIONS[options]
-    [twin] = plain.run(tasks.everything_else, size=batch_size, distributed=False, **options)
-    results = ranks(size).run(tasks.everything_else, size=batch_size, distributed=True, **options)
+    [twin], results = together(
+        plain.begin(tasks.everything_else, size=batch_size, distributed=False, **options),
+        ranks(size).begin(tasks.everything_else, size=batch_size, distributed=True, **options),
+    )
     assert len(results) == size
     for result in results:
         assert result.keys() == twin.keys()
@@ -47,8 +52,10 @@ def test_every_call_returns_what_one_process_returns(options, size, batch_size, 
 
 @pytest.mark.parametrize("call", ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"])
 def test_one_row_may_be_the_first_that_an_unbuilt_model_sees(call, ranks, plain):
-    [twin] = plain.run(tasks.first_call, call=call, distributed=False)
-    results = ranks(3).run(tasks.first_call, call=call, distributed=True)
+    [twin], results = together(
+        plain.begin(tasks.first_call, call=call, distributed=False),
+        ranks(3).begin(tasks.first_call, call=call, distributed=True),
+    )
     assert len(results) == 3
     for result in results:
         np.testing.assert_allclose(result, twin, rtol=1e-5)

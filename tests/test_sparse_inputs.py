@@ -5,6 +5,7 @@ import pytest
 
 from tests import sparse_tasks as tasks
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import together
 
 CELLS = [(kind, "sequential") for kind in tasks.KINDS] + [
     pytest.param(kind, "own", marks=[pytest.mark.slow] * (kind != "scipy_matrix")) for kind in tasks.KINDS
@@ -13,8 +14,10 @@ CELLS = [(kind, "sequential") for kind in tasks.KINDS] + [
 
 @pytest.mark.parametrize(("kind", "model"), CELLS)
 def test_an_unbuilt_model_trains_on_sparse_rows(kind, model, ranks, plain, exactness):
-    [twin] = plain.run(tasks.train, kind=kind, model=model, distributed=False)
-    results = ranks(2).run(tasks.train, kind=kind, model=model, distributed=True)
+    [twin], results = together(
+        plain.begin(tasks.train, kind=kind, model=model, distributed=False),
+        ranks(2).begin(tasks.train, kind=kind, model=model, distributed=True),
+    )
     assert len(results) == 2
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
@@ -25,15 +28,20 @@ def test_an_unbuilt_model_trains_on_sparse_rows(kind, model, ranks, plain, exact
 
 @pytest.mark.parametrize("call", ["train_on_batch", "test_on_batch", "predict_on_batch", "predict", "evaluate"])
 def test_a_sparse_batch_may_be_the_first_that_a_model_sees(call, ranks, plain):
-    [twin] = plain.run(tasks.first_call, call=call, distributed=False)
-    for result in ranks(2).run(tasks.first_call, call=call, distributed=True):
+    [twin], results = together(
+        plain.begin(tasks.first_call, call=call, distributed=False),
+        ranks(2).begin(tasks.first_call, call=call, distributed=True),
+    )
+    for result in results:
         np.testing.assert_allclose(result, twin, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "ragged"])
 def test_a_rank_without_any_batch_has_a_stand_in_of_its_kind(kind, ranks, plain, exactness):
-    [twin] = plain.run(tasks.train_on_the_only_batch, kind=kind, distributed=False)
-    results = ranks(2).run(tasks.train_on_the_only_batch, kind=kind, distributed=True)
+    [twin], results = together(
+        plain.begin(tasks.train_on_the_only_batch, kind=kind, distributed=False),
+        ranks(2).begin(tasks.train_on_the_only_batch, kind=kind, distributed=True),
+    )
     assert len(results) == 2
     for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)

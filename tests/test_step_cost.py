@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests import step_cost_tasks
+from tests.ranks.pool import together
 
 MOST_OPERATIONS_MORE = 11  # than plain Keras's step: the rows' share, a weighted loss, and the reduction
 WAITING = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "Print", "PrintV2", "StringFormat")
@@ -45,8 +46,10 @@ def test_only_rows_of_tables_are_read_unless_they_are_needed_whole(size, collect
 
 
 def test_all_kinds_of_indices_give_the_rows_that_plain_keras_takes(ranks, plain, exactness):
-    [twin] = plain.run(step_cost_tasks.take_odd_indices)
-    for result in ranks(2).run(step_cost_tasks.take_odd_indices_distributed):
+    [twin], results = together(
+        plain.begin(step_cost_tasks.take_odd_indices), ranks(2).begin(step_cost_tasks.take_odd_indices_distributed)
+    )
+    for result in results:
         assert result["size"] == 2
         assert np.allclose(result["losses"], twin["losses"], rtol=1e-5)
         exactness(np.abs(np.subtract(result["table"], twin["table"])).max() / np.abs(twin["table"]).max(), 1e-6)

@@ -4,6 +4,7 @@ import pytest
 
 from tests import step_tasks
 from tests.compare import log_distance, relative_distance
+from tests.ranks.pool import together
 from tests.script_cases import STEPS
 
 QUICK_ON_4 = ("normalized-thin", "meta-learning", "sum-beside-means")
@@ -19,8 +20,11 @@ def runs() -> list:
 
 @pytest.mark.parametrize(("size", "name"), runs())
 def test_steps_of_ones_own_end_where_one_process_ends(name, size, ranks, plain, exactness):
-    [twin] = plain.run(step_tasks.train, name=name, distributed=False)
-    for result in ranks(size).run(step_tasks.train, name=name, distributed=True):
+    [twin], results = together(
+        plain.begin(step_tasks.train, name=name, distributed=False),
+        ranks(size).begin(step_tasks.train, name=name, distributed=True),
+    )
+    for result in results:
         assert result["size"] == size
         exactness(relative_distance(result["weights"], twin["weights"]), STEPS[name].tolerance)
         assert log_distance(result["logs"], twin["logs"]) < 2e-5

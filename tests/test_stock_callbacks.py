@@ -15,7 +15,7 @@ import tensorflow as tf
 from tests import stock_callback_tasks as tasks
 from tests.compare import log_distance, relative_distance
 from tests.jobs import start, write_script
-from tests.ranks.pool import Failure
+from tests.ranks.pool import Failure, together
 from tests.tasks import train_in_two_calls
 
 SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
@@ -23,8 +23,10 @@ SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 def both(ranks, plain, size, folder, callbacks, **options):
     """What each rank and one process return from the same training, in `<folder>/ranks` and `<folder>/plain`."""
-    [twin] = plain.run(tasks.fit, folder=str(folder / "plain"), callbacks=callbacks, distributed=False, **options)
-    results = ranks(size).run(tasks.fit, folder=str(folder / "ranks"), callbacks=callbacks, **options)
+    [twin], results = together(
+        plain.begin(tasks.fit, folder=str(folder / "plain"), callbacks=callbacks, distributed=False, **options),
+        ranks(size).begin(tasks.fit, folder=str(folder / "ranks"), callbacks=callbacks, **options),
+    )
     assert len(results) == size
     for result in results:
         assert result["logs"] == results[0]["logs"]
@@ -279,8 +281,10 @@ BACKUPS = {
 @pytest.mark.parametrize("which", BACKUPS)
 def test_backup_and_restore(which, size, ranks, plain, tmp_path, exactness):
     options = BACKUPS[which]
-    [twin] = plain.run(tasks.resume, folder=str(tmp_path / "plain"), distributed=False, **options)
-    results = ranks(size).run(tasks.resume, folder=str(tmp_path / "ranks"), **options)
+    [twin], results = together(
+        plain.begin(tasks.resume, folder=str(tmp_path / "plain"), distributed=False, **options),
+        ranks(size).begin(tasks.resume, folder=str(tmp_path / "ranks"), **options),
+    )
     assert len(results) == size
     first = 1 if which == "damaged" else 2
     for rank, result in enumerate(results):
@@ -303,8 +307,10 @@ def test_backup_and_restore(which, size, ranks, plain, tmp_path, exactness):
 
 def test_dropout_goes_on_as_in_one_process_after_a_restore(ranks, plain, tmp_path, exactness):
     options = {"folder": str(tmp_path), "dropout": True}
-    [twin] = plain.run(tasks.resume, distributed=False, **options | {"folder": str(tmp_path / "plain")})
-    first, second = ranks(2).run(tasks.resume, **options)
+    [twin], (first, second) = together(
+        plain.begin(tasks.resume, distributed=False, **options | {"folder": str(tmp_path / "plain")}),
+        ranks(2).begin(tasks.resume, **options),
+    )
     assert first["epochs"] == second["epochs"] == twin["epochs"] == [2, 3]
     assert first["seeds"] == second["seeds"] == twin["seeds"] != []
     exactness(relative_distance(first["state"], twin["state"]), 1e-6)
@@ -416,6 +422,9 @@ def test_a_file_that_fails_ends_all_ranks(callback, tmp_path):
 
 
 def test_a_backup_that_is_not_there_leaves_accumulated_gradients_alone(ranks, plain, exactness, tmp_path):
-    [twin] = plain.run(train_in_two_calls, distributed=False, backup=str(tmp_path / "plain"))
-    for weights in ranks(2).run(train_in_two_calls, distributed=True, backup=str(tmp_path / "ranks")):
+    [twin], results = together(
+        plain.begin(train_in_two_calls, distributed=False, backup=str(tmp_path / "plain")),
+        ranks(2).begin(train_in_two_calls, distributed=True, backup=str(tmp_path / "ranks")),
+    )
+    for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)

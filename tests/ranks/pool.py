@@ -17,6 +17,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
 TASK_SECONDS = 150
+# Of programs that use what `tests/lean` takes away.
+WITH_EXTRAS = {"PYTHONPATH": str(REPOSITORY)}
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,14 @@ def scripts() -> Path:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The variables a launched rank needs here: root may run mpirun, one thread a rank, no GPU, quiet TensorFlow."""
+    """The variables a launched rank needs here: root may run mpirun, one thread a rank, no GPU, quiet TensorFlow.
+
+    Unless `WITH_EXTRAS` are among the extra ones, it starts sooner by what `tests/lean` takes away.
+    """
     return {
         **os.environ,
         "PATH": f"{scripts()}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "tests/lean"), str(REPOSITORY))),
         "OPAL_PREFIX": sys.prefix,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -67,6 +72,7 @@ class RankPool:
     def __init__(self, size: int, kind: str = "ranks"):
         self.size, self.kind = size, kind
         self.num_tasks = 0
+        self._begun: Begun | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="kp-test-"))
         self._log = self._folder / "log"
         self._start()
@@ -78,7 +84,7 @@ class RankPool:
         with Listener(address, "AF_UNIX", authkey=key.encode()) as listener, self._log.open("ab") as log:
             self._job = subprocess.Popen(
                 [*launcher, sys.executable, "-m", "tests.ranks.worker", self.kind, address],
-                env=environment(KERAS_PAR_TEST_KEY=key),
+                env=environment(KERAS_PAR_TEST_KEY=key, **WITH_EXTRAS),
                 cwd=REPOSITORY,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -109,27 +115,34 @@ class RankPool:
         Raises:
             RankError: it raised on some rank, or did not return within `seconds`.
         """
-        results = self.attempt(task, seconds, **arguments)
-        failures = [(rank, result) for rank, result in enumerate(results) if isinstance(result, Failure)]
-        if failures:
-            raise RankError("\n".join(f"rank {rank} of {self.size}: {failure.traceback}" for rank, failure in failures))
-        return results
+        return self.begin(task, seconds, **arguments).results()
 
     def attempt(self, task, seconds: float = TASK_SECONDS, **arguments) -> list[Any]:
         """As `run`, but a rank's exception is returned as a `Failure` in its place."""
+        return self.begin(task, seconds, **arguments).outcomes()
+
+    def begin(self, task, seconds: float = TASK_SECONDS, **arguments) -> "Begun":
+        """As `run`, but does not wait for the ranks, so that another pool can work at the same time."""
+        if self._begun is not None:  # by a test that failed before it asked for the results
+            with contextlib.suppress(RankError):
+                self._begun.outcomes()
         self.num_tasks += 1
         self._signal(signal.SIGCONT)
-        deadline = time.monotonic() + seconds
+        self._begun = Begun(self, task, time.monotonic() + seconds, seconds)
         for connection in self._connections:
             connection.send((task.__module__, task.__name__, arguments))
+        return self._begun
+
+    def _collect(self, begun: "Begun") -> list[Any]:
+        self._begun = None
         results = []
         for connection in self._connections:
-            if not connection.poll(max(0.0, deadline - time.monotonic())):
-                self._give_up(task, seconds)
+            if not connection.poll(max(0.0, begun.deadline - time.monotonic())):
+                self._give_up(begun)
             try:
                 status, *content = connection.recv()
             except EOFError:
-                self._give_up(task, seconds)
+                self._give_up(begun)
             results.append(content[0] if status == "ok" else Failure(*content))
         assert len(results) == self.size
         self._signal(signal.SIGSTOP)  # idle ranks poll for work, which would slow down the other pools
@@ -140,7 +153,7 @@ class RankPool:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _give_up(self, task, seconds: float) -> None:
+    def _give_up(self, begun: "Begun") -> None:
         mark = self._log.stat().st_size
         self._signal(signal.SIGUSR1)
         time.sleep(1)
@@ -148,7 +161,7 @@ class RankPool:
         before = self._log.read_bytes()[max(0, mark - 3000) : mark].decode(errors="replace")
         self.restart()
         raise RankError(
-            f"{task.__name__} did not return on all {self.size} ranks within {seconds} s, or a rank died. "
+            f"{begun.task.__name__} did not return on all {self.size} ranks within {begun.seconds} s, or a rank died. "
             f"Last output:\n{before}\nStacks of the ranks:\n{stacks}"
         )
 
@@ -179,3 +192,42 @@ class RankPool:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._job.wait()
+
+
+class Begun:
+    """A task that a pool's ranks work on.
+
+    Args:
+        pool: the ranks.
+        task: the function they have been sent.
+        deadline: when they must have returned, of `time.monotonic()`.
+        seconds: that they were given.
+    """
+
+    def __init__(self, pool: RankPool, task, deadline: float, seconds: float):
+        self._pool, self.task, self.deadline, self.seconds = pool, task, deadline, seconds
+        self._outcomes: list[Any] | None = None
+
+    def results(self) -> list[Any]:
+        """What the task returned on each rank, in rank order; raises RankError as `RankPool.run` does."""
+        outcomes = self.outcomes()
+        failures = [(rank, result) for rank, result in enumerate(outcomes) if isinstance(result, Failure)]
+        if failures:
+            size = self._pool.size
+            raise RankError("\n".join(f"rank {rank} of {size}: {failure.traceback}" for rank, failure in failures))
+        return outcomes
+
+    def outcomes(self) -> list[Any]:
+        """As `results`, with a `Failure` in the place of a rank that raised."""
+        if self._outcomes is None:
+            self._outcomes = self._pool._collect(self)
+        return self._outcomes
+
+
+def together(*begun: Begun) -> list[list[Any]]:
+    """The results of tasks that several pools work on at the same time, which fills the cores one of them leaves idle.
+
+    Raises:
+        RankError: as `RankPool.run` does.
+    """
+    return [each.results() for each in begun]
