@@ -1,0 +1,88 @@
+"""Looks on each rank whether the communicators of a job keep the contract, and whether broken ones are found out."""
+
+import tensorflow as tf
+
+from keras_par.comm import world
+from keras_par.comm.counting import CountingCommunicator
+from keras_par.comm.measuring import MeasuringCommunicator
+from keras_par.comm.planned import PlannedCommunicator
+from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.wrapped import WrappedCommunicator
+from tests.communicator_contract import breaches
+
+
+def halves(size: int) -> list[list[int]]:
+    """Two groups of neighbours."""
+    return [list(range(size // 2)), list(range(size // 2, size))]
+
+
+KINDS = {
+    "active": lambda current: current,
+    "horovod": lambda current: current.through("horovod"),
+    "counting": CountingCommunicator,
+    "measuring": MeasuringCommunicator,
+    "counted and measured": lambda current: CountingCommunicator(MeasuringCommunicator(current)),
+    "alone": lambda current: SoloCommunicator(),
+    "planned": lambda current: PlannedCommunicator(range(4), 1),
+    "group of all": lambda current: current.group([list(range(current.size))]),
+    "group of one": lambda current: current.group([[rank] for rank in range(current.size)]),
+    "group of half": lambda current: current.group(halves(current.size)),
+    "measured group of half": lambda current: MeasuringCommunicator(current).group(halves(current.size)),
+}
+
+
+class Broken(WrappedCommunicator):
+    """Breaks the contract in one way, on all ranks alike."""
+
+    def __init__(self, inner, breach: str):
+        super().__init__(inner)
+        self.breach = breach
+        if breach == "ranks":
+            self.ranks = self.ranks[:-1]
+
+    def _pass(self, kind, name, collective, tensors, op="sum"):
+        results = collective(tensors)
+        if kind == self.breach:
+            return [tf.zeros_like(result) for result in results]
+        if self.breach == "dtype" and kind == "all_reduce":
+            return [tf.cast(result, tf.float32) for result in results]
+        if self.breach == "one too few" and kind == "all_reduce":
+            return results[:1]
+        if self.breach == "gradient" and kind == "all_reduce":
+            return [tf.stop_gradient(result) for result in results]
+        return results
+
+    def _wrapped(self, group):
+        return Broken(group, self.breach)
+
+
+BREACHES = (
+    *("all_reduce", "all_gather", "all_gather_equal", "all_to_all", "reduce_scatter", "broadcast"),
+    *("ranks", "dtype", "one too few", "gradient"),
+)
+
+
+def look(kind: str) -> dict:
+    """The breaches of a kind of communicator, and how many ranks it has."""
+    communicator = KINDS[kind](world.current())
+    return {
+        "size": communicator.size,
+        "breaches": breaches(communicator, f"contract.{kind}", real=kind != "planned"),
+        "roads": sorted({str(communicator.road("all_reduce", [tf.zeros([1])])), str(road_in_graph(communicator))}),
+    }
+
+
+def road_in_graph(communicator) -> str | None:
+    roads = []
+
+    @tf.function(autograph=False)
+    def trace():
+        roads.append(communicator.road("all_reduce", [tf.zeros([1])]))
+
+    trace()
+    return roads[0]
+
+
+def look_at_broken(breach: str) -> list[str]:
+    """What is found in a communicator with one fault."""
+    return breaches(Broken(world.current(), breach), f"broken.{breach}")
