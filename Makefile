@@ -2,20 +2,21 @@
 
 PYTHON ?= python3
 ENGINE ?= mpi
-BIN := .venv/bin
+VENV := .venv
+BIN := $(VENV)/bin
 QUIET := TF_CPP_MIN_LOG_LEVEL=3
 # What Open MPI wants to know in a container: root may run it, and where the wheel keeps its files.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
-export OPAL_PREFIX := $(abspath .venv)
+export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-all check browser bench setup clean
+.PHONY: demo test test-all test-keras check browser bench setup clean
 
-setup: .venv/ready
+setup: $(VENV)/ready
 
-.venv/ready: pyproject.toml
-	$(PYTHON) -m venv .venv
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[horovod,data,test,dev]"
 	$(BIN)/keras-par install-horovod --engine $(ENGINE)
 	touch $@
@@ -45,6 +46,21 @@ test: check browser
 
 test-all: check browser
 	python -m pytest
+	$(MAKE) test-keras KERAS=3.14.0
+
+# Exactness, inputs and callbacks on another version of Keras, in an environment of its own: make test-keras KERAS=3.14.0
+KERAS ?= 3.14.0
+OTHER := build/keras-$(KERAS)
+test-keras:
+	mkdir -p build
+	$(MAKE) setup VENV=$(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check "keras==$(KERAS)"
+	$(MAKE) on-keras VENV=$(OTHER)
+
+.PHONY: on-keras
+on-keras:
+	python -c "import keras; print('Keras', keras.__version__)"
+	python -m pytest -m "not slow" tests/test_exactness.py tests/test_inputs.py tests/test_*callbacks.py
 
 bench: setup
 	mkdir -p build

@@ -85,7 +85,7 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
     """
     if not world.is_started() or world.current().size == 1:
         return None
-    layout = variable._layout
+    layout = getattr(variable, "_layout", None)  # Keras 3.14 gives it to variables of other backends only
     mesh = mesh_of(strategy)
     if layout is None and mesh is not None and not within_optimizer():
         vars(strategy).setdefault(SEEN_PATHS, {})[variable.path] = None
