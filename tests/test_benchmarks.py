@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.ranks.pool import REPOSITORY, environment
+from tests.ranks.pool import REPOSITORY, WITH_EXTRAS, environment
 
 
 def measure(*arguments) -> None:
@@ -14,7 +14,7 @@ def measure(*arguments) -> None:
     result = subprocess.run(
         command,
         cwd=REPOSITORY,
-        env=environment(),
+        env=environment(**WITH_EXTRAS),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

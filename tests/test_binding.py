@@ -13,10 +13,8 @@ TRAINED = [which for which in binding_tasks.BEFORE if which != "never compiled"]
 @pytest.mark.parametrize("which", TRAINED)
 def test_models_older_than_the_strategy_train_together(which, ranks, plain, exactness, tmp_path):
     path = str(tmp_path / "model.keras")
-    [twin], results = together(
-        plain.begin(binding_tasks.train, which=which, distributed=False, path=path),
-        ranks(2).begin(binding_tasks.train, which=which, distributed=True, path=path),
-    )
+    [twin] = plain.run(binding_tasks.train, which=which, distributed=False, path=path)
+    results = ranks(2).run(binding_tasks.train, which=which, distributed=True, path=path)
     assert len(results) == 2
     for weights in results:
         exactness(relative_distance(weights, twin), 1e-6)

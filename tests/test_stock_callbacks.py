@@ -183,8 +183,11 @@ def test_tensorboard_outside_of_fit(ranks, plain, tmp_path):
 
 def test_remote_monitor_sends_once(ranks, plain, tmp_path):
     with server() as (root, received):
-        both(ranks, plain, 2, tmp_path, [("RemoteMonitor", {"root": root, "send_as_json": True})])
-    theirs, ours = received[:4], received[4:]
+        monitor = [("RemoteMonitor", {"root": root, "send_as_json": True})]
+        plain.run(tasks.fit, folder=str(tmp_path / "plain"), callbacks=monitor, distributed=False)
+        theirs = received.copy()
+        assert len(ranks(2).run(tasks.fit, folder=str(tmp_path / "ranks"), callbacks=monitor)) == 2
+    ours = received[len(theirs) :]
     assert len(ours) == len(theirs) == 4
     for mine, other in zip(ours, theirs, strict=True):
         assert mine == pytest.approx(other, rel=1e-5)
