@@ -56,7 +56,9 @@ def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], fol
             console.say(verdict.finished(len(plan.places), time.monotonic() - began, logs))
         if folder.complaint:
             console.say(folder.complaint)
-        console.close()
+        is_shown = console.close()
+    if not is_shown:
+        os._exit(status)  # Python's own end would flush the stream in which a thread still writes, and abort
     return status
 
 

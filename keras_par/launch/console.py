@@ -62,12 +62,13 @@ class Console:
         self._enter(self._bars.leave)
         self._enter(lambda: show_panel(title, lines, stacks or {}))
 
-    def close(self) -> None:
-        """Waits until all is shown, but not long for a terminal that nobody reads."""
+    def close(self) -> bool:
+        """Waits until all is shown, but not long for a terminal that nobody reads; False if that was in vain."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join(CLOSE_SECONDS)
+        return not self._thread.is_alive()
 
     def _prefix(self, rank: int) -> str:
         return f"[{rank:>{self._width}}] " if self._has_prefix else ""
