@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-all test-keras check browser bench setup clean
+.PHONY: demo test test-all test-keras on-keras check browser bench setup clean
 
 setup: $(VENV)/ready
 
@@ -57,7 +57,6 @@ test-keras:
 	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check "keras==$(KERAS)"
 	$(MAKE) on-keras VENV=$(OTHER)
 
-.PHONY: on-keras
 on-keras:
 	python -c "import keras; print('Keras', keras.__version__)"
 	python -m pytest -m "not slow" tests/test_exactness.py tests/test_inputs.py tests/test_*callbacks.py

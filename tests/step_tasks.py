@@ -34,6 +34,13 @@ def train(name: str, distributed: bool) -> dict:
     return result
 
 
+def judge(losses: list[tuple[float, float, float]]) -> list[str | None]:
+    """What losses of a batch and its halves, drawn with random numbers and taken for means, are said to be."""
+    from keras_par.seam.probe import NEAR, judged
+
+    return [judged(*each, NEAR, "mean") for each in losses]
+
+
 def complaint(kind: str) -> list[str]:
     """What is said of a step that takes gradients in a way that cannot be made right: the warnings and the error."""
     import keras_par as kp

@@ -59,3 +59,9 @@ def test_losses_that_are_taken_for_what_they_are_not_are_told_of_once(kind, opti
     assert second == []
     assert len(first) == (said is not None), first
     assert said is None or said in first[0], first
+
+
+def test_a_half_without_a_loss_tells_no_sum_from_a_mean(ranks):
+    """As a hinge's, which random numbers bring near to a sum."""
+    losses = [(0.118005, 0.0, 0.119118), (2.1, 1.0, 1.0), (1.02, 1.0, 1.0)]
+    assert ranks(1).run(step_tasks.judge, losses=losses) == [[None, "sum", None]]
