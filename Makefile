@@ -48,13 +48,15 @@ test-all: check browser
 	python -m pytest
 	$(MAKE) test-keras KERAS=3.14.0
 
-# Exactness, inputs and callbacks on another version of Keras, in an environment of its own: make test-keras KERAS=3.14.0
+# Exactness, inputs and callbacks on another Keras, in an environment of its own: make test-keras KERAS=3.14.0, or nightly.
 KERAS ?= 3.14.0
 OTHER := build/keras-$(KERAS)
+WANTED := $(if $(filter nightly,$(KERAS)),keras-nightly,keras==$(KERAS))
 test-keras:
 	mkdir -p build
 	$(MAKE) setup VENV=$(OTHER)
-	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check "keras==$(KERAS)"
+	$(OTHER)/bin/python -m pip uninstall --quiet --yes keras keras-nightly
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check $(WANTED)
 	$(MAKE) on-keras VENV=$(OTHER)
 
 on-keras:

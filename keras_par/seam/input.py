@@ -10,6 +10,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from keras_par.seam.arrays import checksum, cut_arrays, is_dense, row_numbers, seeded
+from keras_par.seam.keras_names import has
 from keras_par.seam.marks import is_marked
 from keras_par.seam.py_dataset import InOrder
 from keras_par.seam.same_data import Digest
@@ -62,7 +63,7 @@ class Source:
     def order(self) -> Any:
         """What decides the order of batches in this process's Python, to be rank 0's everywhere; None if nothing."""
         shuffles = isinstance(self.adapter, PyDatasetAdapter) and self.adapter.shuffle and not self.is_infinite
-        return random.getstate() if shuffles else None
+        return random.getstate() if shuffles and not has("3.16") else None  # since then by the epoch's number alone
 
     def complaint(self, num_ranks: int) -> str | None:
         """One sentence about why this input cannot be trained on by `num_ranks`, or None."""

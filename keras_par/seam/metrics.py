@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 from keras.src.trainers.compile_utils import CompileMetrics, MetricsList
-from keras.src.trainers.trainer import Trainer
 
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.seam import step as steps
+from keras_par.seam.keras_names import find
 from keras_par.seam.views import local_view
 
 # How metrics say that their variables are combined: by Keras's `aggregation` of a variable, which is "sum" unless said
@@ -210,4 +210,4 @@ def undone_unless(condition: tf.Tensor, model: keras.Model):
             variable.assign(tf.where(condition, variable.value, value))
 
 
-metrics_to_logs = Trainer._get_metrics_result_or_logs
+metrics_to_logs = find("keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs")

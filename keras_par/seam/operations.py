@@ -10,10 +10,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src import backend, tree
+from keras.src import tree
 from keras.src.backend.common import global_state
-from keras.src.backend.tensorflow import core, linalg, math, nn, numpy, random
 
+from keras_par.seam.keras_names import located
 from keras_par.seam.patch import replace, wrap
 from keras_par.seam.views import is_sharded, made_whole, sharded
 from keras_par.sharding import tensor as tensors
@@ -21,6 +21,8 @@ from keras_par.sharding.rules.table import RULES
 from keras_par.sharding.shared import remember_by
 from keras_par.sharding.tensor import BINARY, COMPARISONS, ShardedTensor
 
+BACKEND = "keras.src.backend.tensorflow"
+ROOMS = ("core", "linalg", "math", "nn", "numpy", "random", "rnn")
 # Functions that call others in a loop, where a collective could not be named apart from itself.
 LOOPS = ("scan", "while_loop", "fori_loop", "map", "vectorized_map", "associative_scan", "rnn")
 UNTOUCHED = ("is_tensor", "name_scope", "device_scope", "compute_output_spec", "cond", "custom_gradient", "remat")
@@ -33,18 +35,23 @@ def install() -> None:
     for name in (*BINARY, *COMPARISONS):
         wrap(tf.Tensor, f"__{name}__", left_operand)
     replaced: dict[Any, Callable] = {}
-    rnn = importlib.import_module("keras.src.backend.tensorflow.rnn")  # hidden by a function of this name
-    for module in (core, linalg, math, nn, numpy, random, rnn):
-        room = module.__name__.rsplit(".", 1)[-1]
+    for room in ROOMS:
+        module = importlib.import_module(located(f"{BACKEND}.{room}"))
         for name, function in list(vars(module).items()):
             is_own = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
             if is_own and not name.startswith("_") and name not in UNTOUCHED:
                 replaced[function] = wrapped(function, f"{room}.{name}")
                 replace(module, name, replaced[function])
-    for package in (backend, keras.src.backend.tensorflow):
+    for package in packages():
         for name, function in list(vars(package).items()):
             if isinstance(function, types.FunctionType) and function in replaced:
                 replace(package, name, replaced[function])
+
+
+def packages() -> list[types.ModuleType]:
+    """Those that have functions of the backend's modules."""
+    names = ("keras.src.backend", BACKEND, located(f"{BACKEND}.core").rpartition(".")[0])
+    return [importlib.import_module(name) for name in dict.fromkeys(names)]
 
 
 def wrapped(original: Callable, name: str) -> Callable:

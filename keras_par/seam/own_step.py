@@ -4,11 +4,12 @@ import contextlib
 
 import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 from keras_par.comm.failures import AgreedError
 from keras_par.seam import run as runs
+from keras_par.seam.keras_names import find
 from keras_par.seam.step import Step
+from keras_par.seam.table import TRAINER
 
 ROWS = "keras_par_rows"  # the key under which a step's logs have its rows, on their way out of the graph
 
@@ -54,7 +55,7 @@ def require_stock_makers(model: keras.Model) -> None:
         ValueError: the model's class overrides one.
     """
     for name in MAKERS:
-        if getattr(type(model), name) is not getattr(TensorFlowTrainer, name):
+        if getattr(type(model), name) is not getattr(find(TRAINER), name):
             step = name.removeprefix("make_").replace("function", "step")
             raise ValueError(
                 f"keras-par: {type(model).__name__} overrides {name}, which makes the step that knows "

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_par.seam.table import PATCHES, USES
+from keras_par.seam.table import MOVES, PATCHES, USES, Patch
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "seam.md"
 HEAD = """\
@@ -24,6 +24,12 @@ Once a variable is divided, the functions of Keras's backend (`keras.src.backend
 | name | why |
 |---|---|
 """
+MOVED = """
+# What has moved
+
+| name above | name since | from Keras |
+|---|---|---|
+"""
 
 
 def page() -> str:
@@ -32,12 +38,18 @@ def page() -> str:
     rows = []
     for patch in PATCHES:
         reasons.append(reasons[-1] if patch.reason == "the same" else patch.reason)
-        rows.append(f"| `{shown(patch.target)}` | `{shown(patch.by)}` | {reasons[-1]} | {patch.since} |\n")
+        rows.append(f"| `{shown(patch.target)}` | `{shown(patch.by)}` | {reasons[-1]} | {versions(patch)} |\n")
     uses = []
     for use in USES:
         reasons.append(reasons[-1] if use.reason == "the same" else use.reason)
         uses.append(f"| `{shown(use.target)}` | {reasons[-1]} |\n")
-    return "".join([HEAD, *rows, OPERATIONS, *uses])
+    moves = [f"| `{shown(move.before)}` | `{shown(move.now)}` | {move.since} |\n" for move in MOVES]
+    return "".join([HEAD, *rows, OPERATIONS, *uses, MOVED, *moves])
+
+
+def versions(patch: Patch) -> str:
+    """Those that have the name."""
+    return f"{patch.since}, before {patch.until}" if patch.until else patch.since
 
 
 def shown(target: str) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import keras
-
+from keras_par.seam import keras_names
 from keras_par.seam.table import Patch
 
 ABSENT = object()  # a class inherits what is replaced in it
@@ -18,11 +17,11 @@ _replaced: list[tuple[Any, str, Any]] = []  # (class or module, name, what was t
 
 
 def apply(patch: Patch) -> None:
-    """Makes one replacement of the table, unless this Keras is older than what it replaces."""
-    if version(keras.__version__) < version(patch.since):
+    """Makes one replacement of the table, unless this Keras is older or newer than what it replaces."""
+    if not keras_names.has(patch.since, patch.until):
         return
     path, _, pattern = patch.target.rpartition("." if "." in patch.target.partition(":")[2] else ":")
-    owner, by = pkgutil.resolve_name(path), pkgutil.resolve_name(f"keras_par.seam.{patch.by}")
+    owner, by = keras_names.find(path), pkgutil.resolve_name(f"keras_par.seam.{patch.by}")
     for name in fnmatch.filter(vars(owner), pattern) if "*" in pattern else [pattern]:
         before = getattr(owner, name, None)  # of the devices' functions some are new
         if patch.instead:
@@ -38,11 +37,6 @@ def replace_imported(name: str, before: Any, now: Any) -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is before:
             replace(module, name, now)
-
-
-def version(text: str) -> tuple[int, ...]:
-    """The first two numbers of a version."""
-    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def replace(owner: Any, name: str, value: Any) -> None:

@@ -1,13 +1,12 @@
 """Checks before anything is replaced that Keras has the private names that the table lists, and some attributes."""
 
-import pkgutil
 from collections.abc import Iterator
 
 import keras
 import numpy as np
 
 from keras_par.plan.backend import sentence
-from keras_par.seam.patch import version
+from keras_par.seam.keras_names import find, has, version
 from keras_par.seam.table import ADAPTERS, PATCHES, USES
 
 OLDEST = (3, 14)
@@ -33,12 +32,12 @@ PRIVATE_ATTRIBUTES = (
     (lambda: keras.callbacks.SwapEMAWeights(), ("_ema_weights_in_model",), "the same"),
     (lambda: keras.callbacks.TensorBoard("probe"), ("_global_train_batch", "_global_test_batch"), "the same"),
     (
-        lambda: pkgutil.resolve_name(f"{ADAPTERS}.array_data_adapter:ArrayDataAdapter")(np.zeros([1, 1])),
+        lambda: find(f"{ADAPTERS}.array_data_adapter:ArrayDataAdapter")(np.zeros([1, 1])),
         ("_inputs", "_num_samples", "_shuffle"),
         "to cut arrays before copying rows",
     ),
     (
-        lambda: pkgutil.resolve_name("keras.src.trainers.epoch_iterator:EpochIterator")(np.zeros([1, 1])),
+        lambda: find("keras.src.trainers.epoch_iterator:EpochIterator")(np.zeros([1, 1])),
         (
             "_enumerate_iterator",
             "_epoch_iterator",
@@ -78,11 +77,10 @@ def check() -> None:
 
 def missing_names() -> Iterator[str]:
     """The private names that this Keras lacks."""
-    known = version(keras.__version__)
-    targets = [each.target for each in PATCHES if not each.instead and version(each.since) <= known]
+    targets = [each.target for each in PATCHES if not each.instead and has(each.since, each.until)]
     for target in (*targets, *(each.target for each in USES)):
         try:
-            pkgutil.resolve_name(target.removesuffix(".on_*"))
+            find(target.removesuffix(".on_*"))
         except (ImportError, AttributeError):
             yield target.replace(":", ".")
     for make, names, _ in PRIVATE_ATTRIBUTES:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
-from keras.src.backend.tensorflow.core import Variable
+from keras.src.backend.common.variables import standardize_shape
 from keras.src.distribution import distribution_lib
 
 from keras_par.plan.layout import Axes
@@ -146,13 +146,13 @@ def initialize(original):
         shape = tuple(value.shape)
         if not become_sharded(self, shape):
             return original(self, value)
-        self._shape = keras.src.backend.standardize_shape(shape)
+        self._shape = standardize_shape(shape)
         return self._initialize_shard(lambda: value)
 
     return replacement
 
 
-def become_sharded(variable: Variable, shape) -> bool:
+def become_sharded(variable: keras.Variable, shape) -> bool:
     """Makes a variable that is being initialized a sharded one if its layout divides it."""
     found = layouts.division_of(variable, distribution_lib.distribution(), shape)
     if found is None:

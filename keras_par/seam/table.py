@@ -17,6 +17,7 @@ class Patch(NamedTuple):
         instead: True if `by` takes the place itself, and knows nothing of what was there.
         everywhere: True if other modules have imported the function, and get the replacement, too.
         since: the first version of Keras that has the name.
+        until: the first version that has it no more, empty for none.
     """
 
     target: str
@@ -25,7 +26,35 @@ class Patch(NamedTuple):
     instead: bool = False
     everywhere: bool = False
     since: str = "3.14"
+    until: str = ""
 
+
+class Move(NamedTuple):
+    """A module or a class that is elsewhere in newer versions of Keras.
+
+    Args:
+        before: its name in this table, "module" or "module:class".
+        now: its name since.
+        since: the first version that has it there.
+    """
+
+    before: str
+    now: str
+    since: str = "3.16"
+
+
+MOVES = (
+    *(
+        Move(f"keras.src.backend.tensorflow.{room}", f"keras.src.backend.tensorflow.ops.{room}")
+        for room in ("core", "linalg", "math", "nn", "numpy")
+    ),
+    Move("keras.src.trainers.trainer:Trainer", "keras.src.trainers.trainer:BaseTrainer"),
+    Move("keras.src.backend.tensorflow.trainer:TensorFlowTrainer", "keras.src.backend.tensorflow.trainer:Trainer"),
+    Move(
+        "keras.src.export.saved_model_export_archive:SavedModelExportArchive",
+        "keras.src.export.saved_model_export_archive:BaseSavedModelExportArchive",
+    ),
+)
 
 TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 STRATEGIES = "keras.src.distribution.distribution_lib"
@@ -129,8 +158,9 @@ LAYERS = (
 )
 NUMBERS = (
     Patch("keras.src.backend.tensorflow.core:shape", "row_shapes:marked_shape", "to know which numbers count rows"),
-    Patch("keras.src.backend:shape", "row_shapes:marked_shape", "the same"),
-    Patch("keras.src.backend.tensorflow:shape", "row_shapes:marked_shape", "the same"),
+    Patch("keras.src.backend:shape", "row_shapes:marked_shape", "the same", until="3.16"),
+    Patch("keras.src.backend.tensorflow:shape", "row_shapes:marked_shape", "the same", until="3.16"),
+    Patch("keras.src.backend.tensorflow.ops:shape", "row_shapes:marked_shape", "the same", since="3.16"),
     Patch(
         "tensorflow.python.ops.array_ops:shape_internal",
         "row_shapes:noted_shape",
@@ -317,7 +347,7 @@ USES = (
     Use(f"{COMMON}.stateless_scope:in_stateless_scope", "to know where variables are not made"),
     Use(f"{COMMON}.symbolic_scope:in_symbolic_scope", "to know where models are built from symbols"),
     Use("keras.src.backend:compute_output_spec", "to build a model from the types of its inputs"),
-    Use("keras.src.backend:standardize_shape", "to know a variable's shape before it is made"),
+    Use(f"{COMMON}.variables:standardize_shape", "to know a variable's shape before it is made"),
     Use("keras.src.backend.config:keras_home", "to find where get_file downloads to"),
     *(
         Use(f"keras.src.backend.tensorflow.{room}", "to give its functions rules for sharded tensors")

@@ -7,7 +7,6 @@ import warnings
 import keras
 import tensorflow as tf
 from keras import tree
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 from keras_par.comm import failures, heartbeat, world
 from keras_par.comm.communicator import Communicator
@@ -25,10 +24,12 @@ from keras_par.seam.direct_call import direct
 from keras_par.seam.gathering import as_tensor, gather_rows, joined
 from keras_par.seam.inexact import say_what_is_inexact
 from keras_par.seam.kept_state import average_state
+from keras_par.seam.keras_names import find
 from keras_par.seam.own_step import require_stock_makers, shapes_explained, with_rows, without_rows
 from keras_par.seam.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.step import Step
 from keras_par.seam.stock_callbacks import acts_on_all_ranks
+from keras_par.seam.table import TRAINER
 from keras_par.seam.views import sharded
 
 
@@ -263,10 +264,8 @@ def can_compile(model: keras.Model, step_function) -> bool:
 
 def is_stock(step_function) -> bool:
     """True for Keras's own training or test step."""
-    return getattr(step_function, "__func__", step_function) in (
-        TensorFlowTrainer.train_step,
-        TensorFlowTrainer.test_step,
-    )
+    stock = find(TRAINER)
+    return getattr(step_function, "__func__", step_function) in (stock.train_step, stock.test_step)
 
 
 def distributed_step(model: keras.Model, binding: bindings.Binding, step_function, compiled: bool):
