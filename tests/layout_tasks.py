@@ -69,6 +69,33 @@ def train_on_three_axes(mesh: tuple[int, ...] | None) -> dict:
         }
 
 
+def train_by_two_strategies(distributed: bool) -> list[list[np.ndarray]]:
+    """Trains two models in turns, by strategies on one mesh whose batch axes are not the same; the models' weights."""
+    keras.utils.set_random_seed(3)
+    rows = np.random.default_rng(1).normal(size=(24, 6)).astype("float32")
+    scopes = [contextlib.nullcontext] * 2
+    if distributed:
+        import keras_par as kp
+
+        mesh = keras.distribution.DeviceMesh((1, kp.size()), ("first", "second"))
+        scopes = []
+        for batch_axis in ("first", "second"):
+            layout_map = keras.distribution.LayoutMap(mesh)
+            layout_map[".*hidden/kernel"] = (None, "second")
+            scopes.append(kp.ModelParallel(layout_map=layout_map, batch_dim_name=batch_axis).scope)
+    models = []
+    for scope in scopes:
+        with scope():
+            layers = [keras.Input((6,)), keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(6)]
+            models.append(keras.Sequential(layers))
+            models[-1].compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    for _ in range(2):
+        for scope, model in zip(scopes, models, strict=True):
+            with scope():
+                model.fit(rows, np.tanh(rows), batch_size=8, epochs=2, verbose=0, shuffle=False)
+    return [model.get_weights() for model in models]
+
+
 @contextlib.contextmanager
 def dividing(layout: dict[str, tuple], mesh: tuple[int, ...], names: tuple[str, ...] = ("batch", "model")):
     """A strategy's scope, in which collectives are counted; gives what is known about the rank."""

@@ -64,6 +64,17 @@ def test_a_mesh_of_three_axes(ranks, plain, exactness):
     compare(ranks(4).run(layout_tasks.train_on_three_axes, mesh=(1, 2, 2)), twin, 4, exactness)
 
 
+def test_two_strategies_on_one_mesh(ranks, plain, exactness):
+    [twin], results = together(
+        plain.begin(layout_tasks.train_by_two_strategies, distributed=False),
+        ranks(2).begin(layout_tasks.train_by_two_strategies, distributed=True),
+    )
+    assert len(results) == 2
+    for models in results:
+        for weights, expected in zip(models, twin, strict=True):
+            exactness(relative_distance(weights, expected), 1e-6)
+
+
 def ways() -> list:
     quick = QUICK_TRAININGS.split()
     assert set(quick) <= set(TRAININGS)

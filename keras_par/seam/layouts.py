@@ -1,6 +1,10 @@
 """Finds the layout that a strategy has for a variable or for a layer's output, and says what is wrong with it."""
 
+import contextlib
+import functools
 import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -11,6 +15,7 @@ from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.communicator import ReduceBy
 from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, unmatched
 from keras_par.plan.mesh import Mesh
 from keras_par.seam import operations
@@ -19,10 +24,11 @@ from keras_par.sharding.collectives import split
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
 
-RANK_MESH = "_keras_par_mesh"
 SEEN_PATHS = "_keras_par_paths"  # of the variables made under a strategy
 ATTENTION = ("MultiHeadAttention", "GroupedQueryAttention")
 logger = logging.getLogger("keras_par")
+
+_mesh: ContextVar[RankMesh | None] = ContextVar("keras_par_mesh", default=None)
 
 
 def data_layout(original):
@@ -37,36 +43,50 @@ def data_layout(original):
     return replacement
 
 
-def rank_mesh(device_mesh: distribution_lib.DeviceMesh, batch_axis: str | None = None) -> RankMesh:
-    """The mesh of ranks that Keras's mesh of devices means.
+def rank_mesh(
+    device_mesh: distribution_lib.DeviceMesh, batch_axis: str | None = None, reduce_by: ReduceBy = "auto"
+) -> RankMesh:
+    """The mesh of ranks that Keras's mesh of devices means to a strategy; several may use one mesh of devices.
+
+    Args:
+        device_mesh: Keras's.
+        batch_axis: the strategy's, None outside of any.
+        reduce_by: the strategy's.
 
     Raises:
         ValueError: it does not hold each rank once, or not in ascending order along each axis.
     """
-    found = getattr(device_mesh, RANK_MESH, None)
-    if found is None:
-        ranks = tuple(int(str(device).rsplit(":", 1)[-1]) for device in device_mesh.devices.flatten())
-        num_ranks = world.current().size
-        if len(ranks) != num_ranks:
-            raise ValueError(
-                f"keras-par: the mesh of shape {tuple(device_mesh.shape)} has {len(ranks)} device(s) but the job has "
-                f"{num_ranks} rank(s): give it a shape of {num_ranks} devices, or start {len(ranks)} ranks."
-            )
-        found = RankMesh(Mesh(tuple(device_mesh.shape), tuple(device_mesh.axis_names), ranks))
-        setattr(device_mesh, RANK_MESH, found)
-    if batch_axis is not None:
-        found.batch_axis = batch_axis
-    return found
+    ranks = tuple(int(str(device).rsplit(":", 1)[-1]) for device in device_mesh.devices.flatten())
+    num_ranks = world.current().size
+    if len(ranks) != num_ranks:
+        raise ValueError(
+            f"keras-par: the mesh of shape {tuple(device_mesh.shape)} has {len(ranks)} device(s) but the job has "
+            f"{num_ranks} rank(s): give it a shape of {num_ranks} devices, or start {len(ranks)} ranks."
+        )
+    return made(tuple(device_mesh.shape), tuple(device_mesh.axis_names), ranks, batch_axis, reduce_by)
+
+
+@functools.cache
+def made(shape: tuple[int, ...], axis_names: tuple[str, ...], ranks: tuple[int, ...], batch_axis, reduce_by):
+    return RankMesh(Mesh(shape, axis_names, ranks), batch_axis, reduce_by)
+
+
+@contextlib.contextmanager
+def beside(variable: Any) -> Iterator[None]:
+    """Within it variables with a layout of their own lie on the mesh of `variable`, as its slots do."""
+    token = _mesh.set(variable.mesh)
+    try:
+        yield
+    finally:
+        _mesh.reset(token)
 
 
 def mesh_of(strategy: Any) -> RankMesh | None:
     """The mesh of a model-parallel strategy, None for others."""
     if not isinstance(strategy, distribution_lib.ModelParallel):
         return None
-    mesh = rank_mesh(strategy.device_mesh, strategy.batch_dim_name)
-    if hasattr(strategy, "keras_par_options"):
-        mesh.reduce_by = strategy.keras_par_options.reduce_by
-    return mesh
+    options = getattr(strategy, "keras_par_options", None)
+    return rank_mesh(strategy.device_mesh, strategy.batch_dim_name, options.reduce_by if options else "auto")
 
 
 def data_place() -> tuple[int, int]:
@@ -92,7 +112,7 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
         layout = strategy._layout_map[variable.path]
     if layout is None or not any(layout.axes):
         return None
-    mesh = mesh or rank_mesh(layout.device_mesh)
+    mesh = _mesh.get() or mesh or rank_mesh(layout.device_mesh)
     if mesh.batch_axis is None:
         raise ValueError(
             f"keras-par: variable '{variable.path}' has the layout {tuple(layout.axes)} of its own, but no strategy "
@@ -175,10 +195,13 @@ def distribute_tensor(tensor: Any, layout: Any) -> Any:
     is_unsaid = layout.device_mesh is None or len(layout.axes) == 0
     if in_symbolic_scope() or is_unsaid or not world.is_started() or world.current().size == 1:
         return tensor
-    mesh, step = rank_mesh(layout.device_mesh), steps.current()
+    step = steps.current()
+    strategy = distribution_lib.distribution() if step is None else step.binding.strategy
+    is_strategys = getattr(strategy, "device_mesh", None) is layout.device_mesh
+    mesh = (mesh_of(strategy) if is_strategys else None) or rank_mesh(layout.device_mesh)
     operations.install()
     axes = list(layout.axes)
-    batch_axis = mesh.batch_axis if step is None or step.binding.mesh else step.binding.strategy.batch_dim_name
+    batch_axis = None if step is None else strategy.batch_dim_name
     if step is not None and axes and axes[0] == batch_axis:
         axes[0] = None
     if not hasattr(tensor, "shape"):

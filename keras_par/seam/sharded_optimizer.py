@@ -10,6 +10,7 @@ from keras import optimizers
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from keras_par.comm import world
+from keras_par.seam import layouts
 from keras_par.seam.views import is_local, is_sharded, local_view, sharded
 from keras_par.sharding.names import unique
 from keras_par.sharding.tensor import ShardedTensor
@@ -154,7 +155,7 @@ def add_variable_from_reference(original):
     def replacement(self, reference_variable, name=None, initializer="zeros"):
         if not is_sharded(reference_variable):
             return original(self, reference_variable, name, initializer)
-        with local_view(False):
+        with local_view(False), layouts.beside(reference_variable):
             return BaseOptimizer.add_variable_from_reference(self, reference_variable, name, initializer)
 
     return replacement

@@ -11,12 +11,12 @@ class RankMesh:
 
     Args:
         plan: which rank stands where.
-        batch_axis: the axis along which ranks have other rows, None if this is not known.
+        batch_axis: the axis along which ranks have other rows, None if no strategy says so.
+        reduce_by: the way of sums along axes that hold all ranks.
     """
 
-    def __init__(self, plan: Mesh, batch_axis: str | None = None):
-        self.plan, self.batch_axis = plan, batch_axis
-        self.reduce_by: ReduceBy = "auto"  # the way of sums along axes that hold all ranks
+    def __init__(self, plan: Mesh, batch_axis: str | None = None, reduce_by: ReduceBy = "auto"):
+        self.plan, self.batch_axis, self._reduce_by = plan, batch_axis, reduce_by
 
     def __eq__(self, other) -> bool:
         return isinstance(other, RankMesh) and self.plan == other.plan
@@ -38,7 +38,7 @@ class RankMesh:
 
         The groups of all axes are made the first time one is asked for, on all ranks together.
         """
-        job = world.current().through(self.reduce_by)
+        job = world.current().through(self._reduce_by)
         found = {name: job.group(self.plan.groups(name)) for name in self.plan.axis_names}
         return found[axis]
 
