@@ -69,8 +69,11 @@ def train_on_three_axes(mesh: tuple[int, ...] | None) -> dict:
         }
 
 
-def train_by_two_strategies(distributed: bool) -> list[list[np.ndarray]]:
-    """Trains two models in turns, by strategies on one mesh whose batch axes are not the same; the models' weights."""
+def train_by_two_strategies(distributed: bool) -> dict:
+    """Trains two models in turns, by strategies on one mesh whose batch axes are not the same.
+
+    Returns the models' weights and, on ranks, which model's kernel has gradients that are summed already.
+    """
     keras.utils.set_random_seed(3)
     rows = np.random.default_rng(1).normal(size=(24, 6)).astype("float32")
     scopes = [contextlib.nullcontext] * 2
@@ -93,7 +96,12 @@ def train_by_two_strategies(distributed: bool) -> list[list[np.ndarray]]:
         for scope, model in zip(scopes, models, strict=True):
             with scope():
                 model.fit(rows, np.tanh(rows), batch_size=8, epochs=2, verbose=0, shuffle=False)
-    return [model.get_weights() for model in models]
+    weights = [model.get_weights() for model in models]
+    if not distributed:
+        return {"weights": weights}
+    from keras_par.seam.views import is_summed
+
+    return {"weights": weights, "summed": [is_summed(model.layers[0].kernel) for model in models]}
 
 
 @contextlib.contextmanager

@@ -70,8 +70,9 @@ def test_two_strategies_on_one_mesh(ranks, plain, exactness):
         ranks(2).begin(layout_tasks.train_by_two_strategies, distributed=True),
     )
     assert len(results) == 2
-    for models in results:
-        for weights, expected in zip(models, twin, strict=True):
+    for result in results:
+        assert result["summed"] == [False, True]
+        for weights, expected in zip(result["weights"], twin["weights"], strict=True):
             exactness(relative_distance(weights, expected), 1e-6)
 
 
