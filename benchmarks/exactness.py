@@ -71,9 +71,9 @@ def worker(args: argparse.Namespace) -> None:
     parts: dict[str, tuple[Callable, bool]] = {
         "random numbers, even batches": (drawing(True), False),
         "random numbers, unknown sizes": (drawing(False), False),
-        "weights compared, twice an epoch": (looking(f"{SEAM}.run.require_same_weights"), False),
+        "weights compared, twice an epoch": (looking(f"{SEAM}.together.run.require_same_weights"), False),
         "a metric of one's own noted": (noting, False),
-        "losses looked at, once": (looking(f"{SEAM}.probe.warn_of_others", own=True), True),
+        "losses looked at, once": (looking(f"{SEAM}.call.probe.warn_of_others", own=True), True),
     }
     measured = [
         compared(what, make, args.steps, args.rounds, fresh)
@@ -88,7 +88,7 @@ def drawing(even: bool) -> Callable:
     """Makes fits of a model with dropout, with this rank's rows of one process's numbers, or numbers of its own."""
 
     def make(steps: int, is_with: bool) -> Callable[[], float]:
-        patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.trainer.batch_rows", nothing)
+        patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.call.trainer.batch_rows", nothing)
         return timed(lambda: network(dropout=0.2), batches(steps, even), patch)
 
     return make
@@ -96,7 +96,7 @@ def drawing(even: bool) -> Callable:
 
 def noting(steps: int, is_with: bool) -> Callable[[], float]:
     """Makes fits with a metric of the user's own, whose arguments each step keeps on rank 0, or does not."""
-    patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.metric_probe.MetricProbe.note", nothing)
+    patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.together.metric_probe.MetricProbe.note", nothing)
     return timed(lambda: network(metrics=[spread]), batches(steps, True), patch)
 
 

@@ -124,9 +124,10 @@ def without_watch(fit):
 @contextlib.contextmanager
 def unwatched():
     """As if this process had been started by mpirun itself: no marks, no sampler, notes that nobody reads."""
-    from keras_par.comm import heartbeat, watched, world
-    from keras_par.plan.heartbeat import NEVER, Page
-    from keras_par.seam import trainer
+    from keras_par.base.heartbeat import NEVER, Page
+    from keras_par.comm import world
+    from keras_par.job import heartbeat, watched
+    from keras_par.seam.call import trainer
 
     communicator, marks, beat, beating = world.current(), watched._marks, heartbeat.current(), trainer.beating
     communicator._stopped.set()
@@ -144,8 +145,8 @@ def unwatched():
 
 def python_part():
     """Seconds of Python for one step."""
-    from keras_par.comm import heartbeat
-    from keras_par.plan.heartbeat import NEVER, Page
+    from keras_par.base.heartbeat import NEVER, Page
+    from keras_par.job import heartbeat
 
     beat = heartbeat.Heartbeat(Page(stop_before=NEVER), None)
     with beat.call("fit"):
@@ -162,7 +163,7 @@ def marks_part():
     """Seconds that the four marks of a step with one collective add to a graph that updates variables, as steps do."""
     import tensorflow as tf
 
-    from keras_par.comm.watched import Marks
+    from keras_par.job.watched import Marks
 
     marks, x = Marks(), tf.random.normal([32, 256])
     weights = [tf.Variable(tf.random.normal([256, 256])) for _ in range(4)]
@@ -196,7 +197,7 @@ def sample_part():
     """Seconds of one look at the marks."""
     import tensorflow as tf
 
-    from keras_par.comm.watched import Marks
+    from keras_par.job.watched import Marks
 
     marks = Marks()
     tf.function(lambda x: marks.add(0, [x]))(tf.constant(0.0))

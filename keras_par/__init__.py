@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from keras_par.plan.version import VERSION
+from keras_par.base.version import VERSION
 
 __version__ = VERSION
 
@@ -54,7 +54,7 @@ __all__ = ["__version__", *_ROOM_OF, *_SUBPACKAGES]
 
 def __getattr__(name: str):
     if name in _SUBPACKAGES or name in _ROOM_OF:
-        importlib.import_module("keras_par.plan.backend").require_tensorflow()
+        importlib.import_module("keras_par.base.backend").require_tensorflow()
     if name in _SUBPACKAGES:
         return importlib.import_module(f"keras_par.{name}")
     if name in _ROOM_OF:

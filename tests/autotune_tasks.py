@@ -34,7 +34,8 @@ def data() -> dict:
 @contextlib.contextmanager
 def pretended_times(model):
     """Within it autotune believes that steps take the seconds above."""
-    from keras_par.seam import autotune, binding
+    from keras_par.seam.call import autotune
+    from keras_par.seam.models import binding
 
     now = [0.0]
 

@@ -99,7 +99,7 @@ def train_by_two_strategies(distributed: bool) -> dict:
     weights = [model.get_weights() for model in models]
     if not distributed:
         return {"weights": weights}
-    from keras_par.seam.views import is_summed
+    from keras_par.sharding.views import is_summed
 
     return {"weights": weights, "summed": [is_summed(model.layers[0].kernel) for model in models]}
 

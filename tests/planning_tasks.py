@@ -97,7 +97,7 @@ def count_blocks() -> dict:
 
 def hold_block() -> dict:
     """The share of parameters and slots of a 1024-4096-1024 block, and the largest tensor made while it was built."""
-    from keras_par.seam.sharded_variable import ShardedVariable
+    from keras_par.seam.variables.sharded_variable import ShardedVariable
     from tests.layout_tasks import dividing
 
     largest = 0

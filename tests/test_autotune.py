@@ -5,8 +5,8 @@ import tomllib
 
 import pytest
 
+from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
 from keras_par.plan.buckets import distinct_limits, fill_buckets
-from keras_par.plan.strategy_file import parse_strategy, strategy_text
 from keras_par.plan.tuning import MARGIN, ROUNDS, STEPS, fastest, num_steps, times
 from tests import autotune_tasks
 from tests.jobs import start

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from keras_par.plan import backend
+from keras_par.base import backend
 from tests.ranks.pool import environment
 
 SENTENCE = "keras-par: Keras runs on the jax backend, but keras-par needs TensorFlow: set KERAS_BACKEND=tensorflow"

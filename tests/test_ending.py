@@ -5,10 +5,10 @@ import signal
 import pytest
 
 from keras_par.agent.states import Exit, State
-from keras_par.comm.heartbeat import Heartbeat
+from keras_par.base.heartbeat import NEVER, Page
+from keras_par.job.heartbeat import Heartbeat
 from keras_par.launch.ending import Ending
 from keras_par.launch.members import Member, Members
-from keras_par.plan.heartbeat import NEVER, Page
 
 
 class Orders:

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from keras_par.comm import heartbeat
-from keras_par.comm.heartbeat import Heartbeat
-from keras_par.plan.heartbeat import NEVER, NUM_BUCKETS, PHASES, SHORTEST_STEP, Page, bucket, clipped
+from keras_par.base.heartbeat import NEVER, NUM_BUCKETS, PHASES, SHORTEST_STEP, Page, bucket, clipped
+from keras_par.job import heartbeat
+from keras_par.job.heartbeat import Heartbeat
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from keras_par.base.cache import cache_folder
 from keras_par.launch import cli, install_horovod
 from keras_par.launch.install_horovod import BuildKey, InstallError
-from keras_par.plan.cache import cache_folder
 
 
 def test_a_wheel_is_cached_by_all_it_depends_on():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keras_par.agent.leftovers import is_tracker
 from keras_par.agent.states import State
-from keras_par.plan.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page
+from keras_par.base.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TRACKER_SECONDS = 2.0  # for Python's trackers to unlink what is left

@@ -9,8 +9,8 @@ from keras_par.comm import world
 from keras_par.comm.agreement import AgreedRuntimeError
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
-from keras_par.seam import newest_loss
-from keras_par.seam.metrics import combined_numbers
+from keras_par.seam.step import newest_loss
+from keras_par.seam.step.metrics import combined_numbers
 
 
 class LossMonitor(keras.callbacks.Callback):

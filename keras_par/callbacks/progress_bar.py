@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.callbacks.progress_view import Span, View, terminal_width
-from keras_par.seam import meter as meters
+from keras_par.seam.call import meter as meters
 
 BAR_SECONDS, LINES_SECONDS = 1.0, 30.0
 

@@ -8,6 +8,7 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+from keras_par.base.version import VERSION
 from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint.due import Due
@@ -17,9 +18,8 @@ from keras_par.comm import world
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.distribution.runtime import init
-from keras_par.plan.version import VERSION
-from keras_par.seam import epoch as epochs
-from keras_par.seam.arrays import global_seed
+from keras_par.seam.call import epoch as epochs
+from keras_par.seam.feed.arrays import global_seed
 
 
 class RankCheckpoint(keras.callbacks.Callback):

@@ -6,9 +6,10 @@ import keras
 
 from keras_par.checkpoint import callback_states, resume
 from keras_par.checkpoint.reader import Reader
-from keras_par.comm import heartbeat, world
+from keras_par.comm import world
 from keras_par.distribution.runtime import init
-from keras_par.seam import epoch as epochs
+from keras_par.job import heartbeat
+from keras_par.seam.call import epoch as epochs
 
 
 class Resume(keras.callbacks.Callback):

@@ -10,7 +10,7 @@ import numpy as np
 from keras_par.checkpoint.reader import Reader, as_dtype
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
-from keras_par.seam import memories
+from keras_par.seam.callbacks import memories
 
 PREFIX = "callbacks/"
 

@@ -38,7 +38,7 @@ class Variable:
         name: as all processes call it.
         shape: of the whole variable.
         dtype: of its elements.
-        across_ranks: how the values of ranks with other rows belong together, see `seam.state`.
+        across_ranks: how the values of ranks with other rows belong together, see `seam.models.state`.
         axes: for each dim the axis of the mesh that divides it, or None; empty if none is divided.
     """
 
@@ -59,7 +59,7 @@ class Manifest:
         mesh: of the ranks that wrote it; one axis in data parallel.
         epoch: complete epochs.
         step: steps done of the epoch after these.
-        position: in the data, as `seam.position.Position` has it; None if it was not known.
+        position: in the data, as `seam.feed.position.Position` has it; None if it was not known.
         seed: TensorFlow's global seed.
         monitored: name and value of the metric that chose this checkpoint as the best, None if none did.
         variables: all of the model, the optimizers and the metrics.

@@ -13,11 +13,11 @@ from keras_par.checkpoint.manifest import CheckpointError
 from keras_par.checkpoint.reader import Reader
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
-from keras_par.seam import epoch as epochs
-from keras_par.seam.arrays import global_seed
-from keras_par.seam.position import Position
-from keras_par.seam.prepare import build
-from keras_par.seam.state import Section
+from keras_par.seam.call import epoch as epochs
+from keras_par.seam.feed.arrays import global_seed
+from keras_par.seam.feed.position import Position
+from keras_par.seam.models.state import Section
+from keras_par.seam.together.prepare import build
 
 
 def find(folder: Path, prefix: str, communicator: Communicator) -> Reader | None:

@@ -11,9 +11,9 @@ from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import write_arrays
 from keras_par.checkpoint.manifest import File, Manifest
-from keras_par.comm import heartbeat
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
+from keras_par.job import heartbeat
 
 
 class Writer:

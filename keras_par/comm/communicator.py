@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from keras_par.base.plain import plain
 from keras_par.comm.agreed import require_one_place
-from keras_par.plan.plain import plain
 
 ReduceOp = Literal["sum", "mean", "min", "max"]
 Road = Literal["horovod", "shared_memory"]

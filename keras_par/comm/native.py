@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from keras_par.plan.cache import cache_folder
+from keras_par.base.cache import cache_folder
 
 SOURCE = Path(__file__).with_name("shared_sum.cc")
 # TensorFlow's C interface is all that it links, whose headers compile in a second or two.

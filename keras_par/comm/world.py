@@ -1,62 +1,15 @@
-"""Starts and holds this process's one communicator: Horovod's in a launched job, the solo one otherwise."""
+"""Holds this process's one communicator, through which all other rooms talk to the ranks of its job."""
 
-import atexit
-from collections.abc import Callable
-
-from keras_par.comm import heartbeat, launch, rendezvous
 from keras_par.comm.communicator import Communicator
-from keras_par.comm.shared_memory import shared
-from keras_par.comm.solo import SoloCommunicator
-from keras_par.comm.watched import WatchedCommunicator
 
 _active: Communicator | None = None
 
 
-def start(engine: str | None = None) -> Communicator:
-    """Starts communication as the launch allows, once; later calls return the same communicator.
-
-    Args:
-        engine: "mpi", "gloo" or "solo"; None takes what the launch offers.
-
-    Raises:
-        ValueError: `engine` is not one of these.
-        RuntimeError: the launch does not offer `engine`, or Horovod is missing or does not load.
-    """
+def begin(communicator: Communicator) -> None:
+    """Makes `communicator` the active one where there is none yet."""
     global _active
-    if engine not in (None, "mpi", "gloo", "solo"):
-        raise ValueError(f"keras-par: engine={engine!r} is unknown, use 'mpi', 'gloo', 'solo' or None.")
-    if _active is None:
-        _active = create(engine, launch.detect())
-        atexit.register(stop)
-    elif engine not in (None, _active.engine):
-        raise RuntimeError(
-            f"keras-par: init(engine={engine!r}) came after communication had started on {_active.engine}: "
-            "call it first, or call kp.shutdown() before."
-        )
-    return _active
-
-
-def create(engine: str | None, launched: launch.Launch) -> Communicator:
-    if engine not in (None, launched.engine):
-        how = {"mpi": "mpirun -np N", "gloo": "horovodrun -np N --gloo", "solo": "python, without a launcher"}
-        raise RuntimeError(
-            f"keras-par: init(engine={engine!r}) does not fit this launch, which is {launched.engine} with "
-            f"{launched.size} rank(s): start the script by '{how[engine]}'."
-        )
-    if launched.engine == "solo":
-        return watched(SoloCommunicator)
-    rendezvous.join(launched)
-    from keras_par.comm.horovod import HorovodCommunicator
-
-    return watched(lambda: shared(HorovodCommunicator(launched.engine, launched.size)))
-
-
-def watched(start: Callable[[], Communicator]) -> Communicator:
-    """What `start` returns, noting its collectives for the launcher where one watches this process."""
-    beat = heartbeat.current()
-    with beat.collective("kp.init"):
-        communicator = start()
-    return WatchedCommunicator(communicator, beat) if beat.is_watched else communicator
+    assert _active is None
+    _active = communicator
 
 
 def current() -> Communicator:
@@ -68,13 +21,6 @@ def current() -> Communicator:
     if _active is None:
         raise RuntimeError("keras-par: call kp.init() first.")
     return _active
-
-
-def pretend(communicator: Communicator) -> None:
-    """Makes `communicator` the active one where communication has not been started, for dry runs."""
-    global _active
-    assert _active is None
-    _active = communicator
 
 
 def is_started() -> bool:

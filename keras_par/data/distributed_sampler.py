@@ -8,8 +8,8 @@ import tensorflow as tf
 from keras_par.data.arguments import complaint, place_of
 from keras_par.plan.order import permutation, stride
 from keras_par.plan.rows import shard_size
-from keras_par.seam.marks import mark
-from keras_par.seam.shards import Remainder
+from keras_par.seam.feed.marks import mark
+from keras_par.seam.feed.shards import Remainder
 
 
 class DistributedSampler:

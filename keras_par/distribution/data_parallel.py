@@ -7,8 +7,8 @@ import keras
 from keras_par.comm.communicator import ReduceBy
 from keras_par.comm.reducer import FUSION_MB, Compression
 from keras_par.distribution.start import start, tuned
-from keras_par.seam.binding import Options
-from keras_par.seam.shards import Remainder
+from keras_par.seam.feed.shards import Remainder
+from keras_par.seam.models.binding import Options
 
 
 class DataParallel(keras.distribution.DataParallel):

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_par.comm.counting import Call
-from keras_par.seam.binding import bound
-from keras_par.seam.layouts import said_by
-from keras_par.seam.outputs import OutputRow
-from keras_par.seam.state import entries
-from keras_par.seam.sums import way
-from keras_par.seam.views import is_sharded
-from keras_par.seam.whole_files import beside
+from keras_par.seam.files.whole_files import beside
+from keras_par.seam.models.binding import bound
+from keras_par.seam.models.state import entries
+from keras_par.seam.models.sums import way
+from keras_par.seam.variables.layouts import said_by
+from keras_par.seam.variables.outputs import OutputRow
+from keras_par.sharding.views import is_sharded
 
 WIDTH = 120
 

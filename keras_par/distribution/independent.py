@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import Iterator
 
-from keras_par.seam import binding as bindings
-from keras_par.seam import run as runs
-from keras_par.seam.epoch import without_distribution
+from keras_par.seam.call.epoch import without_distribution
+from keras_par.seam.models import binding as bindings
+from keras_par.seam.together import run as runs
 
 
 @contextlib.contextmanager

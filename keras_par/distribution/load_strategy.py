@@ -6,13 +6,13 @@ from pathlib import Path
 
 import keras
 
+from keras_par.catalogue.mesh_sizes import resized, sizes_for
+from keras_par.catalogue.strategy_file import Strategy, read_strategy
 from keras_par.comm import world
 from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
 from keras_par.plan.layout import nearest
-from keras_par.plan.mesh_sizes import resized, sizes_for
-from keras_par.plan.strategy_file import Strategy, read_strategy
 
 
 def load_strategy(

@@ -8,9 +8,9 @@ from keras_par.comm import world
 from keras_par.comm.communicator import ReduceBy
 from keras_par.comm.reducer import FUSION_MB, Compression
 from keras_par.distribution.start import start
-from keras_par.seam.binding import Options
-from keras_par.seam.layouts import mesh_of
-from keras_par.seam.shards import Remainder
+from keras_par.seam.feed.shards import Remainder
+from keras_par.seam.models.binding import Options
+from keras_par.seam.variables.layouts import mesh_of
 
 
 class ModelParallel(keras.distribution.ModelParallel):

@@ -4,8 +4,8 @@ import keras
 
 from keras_par.comm import world
 from keras_par.plan.rows import row_range
-from keras_par.seam import step as steps
-from keras_par.seam.binding import Binding, Options
+from keras_par.seam.models.binding import Binding, Options
+from keras_par.sharding import step as steps
 
 
 def local_batch_size(batch_size: int) -> int:

@@ -8,9 +8,11 @@ import sys
 import keras
 import tensorflow as tf
 
-from keras_par.comm import failures, heartbeat, launch, world
+from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.distribution.seeds import Seed, share
+from keras_par.job import failures, heartbeat, launch
+from keras_par.job.start import start
 from keras_par.seam.install import install
 
 
@@ -42,7 +44,7 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
     first = not world.is_started()
     install()
     device = launch.device(os.environ, len(tf.config.list_physical_devices("GPU"))) if first else None
-    communicator = world.start(engine)
+    communicator = start(engine)
     if first:
         take_gpu(communicator, device)
         failures.start(communicator)

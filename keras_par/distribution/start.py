@@ -4,11 +4,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from keras_par.catalogue.strategy_file import read_strategy
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.distribution.runtime import init
-from keras_par.plan.strategy_file import read_strategy
-from keras_par.seam.binding import Options
+from keras_par.seam.models.binding import Options
 
 AUTOTUNED = "keras-par-autotune.toml"
 

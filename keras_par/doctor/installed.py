@@ -11,8 +11,8 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
+from keras_par.base.backend import keras_backend
 from keras_par.cluster import environment
-from keras_par.plan.backend import keras_backend
 
 PROBE_SECONDS = 120  # loading TensorFlow takes 5 seconds from a local disk, and a minute from a slow shared one
 DISTRIBUTIONS = {
@@ -119,7 +119,7 @@ def load(mpirun: str | None, seconds: float = PROBE_SECONDS) -> Loaded:
     """Loads TensorFlow and Horovod in a process of its own, which is killed after `seconds`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "keras_par.comm.probe"],
+            [sys.executable, "-m", "keras_par.job.probe"],
             env=job_environment(mpirun),
             stdin=subprocess.DEVNULL,
             stdout=out,

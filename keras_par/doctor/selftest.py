@@ -18,7 +18,7 @@ import psutil
 
 from keras_par.doctor.installed import LAUNCHERS, Installed, describe_end, job_environment
 
-PROGRAM = (sys.executable, "-m", "keras_par.comm.selftest")
+PROGRAM = (sys.executable, "-m", "keras_par.job.selftest")
 MARK = "KERAS_PAR_SELF_TEST"  # a variable that all processes of one self-test inherit, to find and end them by
 GRACE_SECONDS = 8  # for mpirun and horovodrun to end their ranks and remove files in /tmp and /dev/shm
 RANK_SECONDS = 30  # for each rank: 5 s of work where it has a core, more where ranks share cores or a slow disk

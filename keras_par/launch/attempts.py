@@ -8,12 +8,12 @@ import signal
 import time
 from collections.abc import Iterator
 
+from keras_par.base.version import VERSION
 from keras_par.launch import verdict
 from keras_par.launch.console import Console
 from keras_par.launch.engines import Plan
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.supervisor import Settings, Supervisor
-from keras_par.plan.version import VERSION
 
 ECHO_SECONDS = 1.0  # a terminal that closes sends several signals at once, which are not the user's second
 

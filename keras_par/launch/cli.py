@@ -5,7 +5,7 @@ import importlib
 import sys
 from typing import NoReturn
 
-from keras_par.plan.version import VERSION
+from keras_par.base.version import VERSION
 
 COMMANDS = {
     "run": "keras_par.launch.run",

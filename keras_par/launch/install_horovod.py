@@ -18,9 +18,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from keras_par.base.cache import cache_folder
 from keras_par.cluster.environment import HOROVOD_VERSION, scripts, search_path
 from keras_par.launch.pip import InstallError, pip
-from keras_par.plan.cache import cache_folder
 
 ENGINES = ("mpi", "gloo")
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_par.comm import differentiable, world
 from keras_par.comm.communicator import Communicator, ReduceOp
-from keras_par.seam import step as steps
+from keras_par.sharding import step as steps
 from keras_par.sharding.names import is_in_loop, unique
 
 OPERATIONS = ("sum", "mean", "min", "max")

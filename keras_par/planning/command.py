@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from keras_par.plan.backend import require_tensorflow
+from keras_par.base.backend import require_tensorflow
 
 DESCRIPTION = """Shows what a rank would hold and send: the layout of each variable, the layouts of the layers' outputs
 that follow from them, bytes, and the collectives of a training step. One process traces the step as a rank would; no

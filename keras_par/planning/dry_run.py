@@ -13,8 +13,8 @@ from keras_par.comm.planned import PlannedCommunicator
 from keras_par.distribution.describe import Description, describe
 from keras_par.distribution.load_strategy import load_strategy
 from keras_par.planning.model_file import build_from
-from keras_par.seam.binding import bind, bound
-from keras_par.seam.dry_step import trace_training_step
+from keras_par.seam.call.dry_step import trace_training_step
+from keras_par.seam.models.binding import bind, bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def plan(
 @contextlib.contextmanager
 def job_of(num_ranks: int, rank: int) -> Iterator[None]:
     """Within it this process is a rank of a job that does not exist."""
-    world.pretend(PlannedCommunicator(range(num_ranks), rank))
+    world.begin(PlannedCommunicator(range(num_ranks), rank))
     try:
         yield
     finally:

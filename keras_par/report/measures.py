@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from keras_par.plan.heartbeat import BUCKETS_PER_OCTAVE, SHORTEST_STEP
+from keras_par.base.heartbeat import BUCKETS_PER_OCTAVE, SHORTEST_STEP
 from keras_par.report.progress import PHASES, Progress
 from keras_par.report.run_folder import Run
 

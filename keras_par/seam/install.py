@@ -5,8 +5,8 @@ import functools
 from keras.src.distribution import distribution_lib
 
 from keras_par.comm import place
-from keras_par.seam import patch, private
-from keras_par.seam.table import PATCHES
+from keras_par.seam.table import patch, private
+from keras_par.seam.table.replacements import PATCHES
 
 
 @functools.cache
@@ -17,7 +17,7 @@ def install() -> None:
         RuntimeError: this Keras is not supported.
     """
     private.check()
-    from keras_par.seam.origins import of_layer_under_way
+    from keras_par.seam.step.origins import of_layer_under_way
 
     strategy = distribution_lib.distribution()
     for each in PATCHES:
@@ -28,7 +28,7 @@ def install() -> None:
 
 def uninstall() -> None:
     """Puts back all that was replaced; models that are bound must not be used afterwards."""
-    from keras_par.seam import operations
+    from keras_par.seam.variables import operations
 
     strategy = distribution_lib.distribution()
     patch.restore()

@@ -2,22 +2,23 @@
 
 from pathlib import Path
 
-from keras_par.seam.table import MOVES, PATCHES, USES, Patch
+from keras_par.seam.table.replacements import MOVES, PATCHES, USES, Patch
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "seam.md"
 HEAD = """\
 # What is replaced in Keras and TensorFlow
 
 `kp.init()` replaces these names, each by a function that does what the name did before for models without a strategy.
-Where several replace one name, the first is the innermost. `keras_par/seam/table.py` is the source of this page; each
-name is checked before any is replaced, so that a version of Keras without one is refused.
+Where several replace one name, the first is the innermost. `keras_par/seam/table/replacements.py` is the source of this
+page; each name is checked before any is replaced, so that a version of Keras without one is refused.
 
 | name | replaced by | why | from Keras |
 |---|---|---|---|
 """
 OPERATIONS = """
 Once a variable is divided, the functions of Keras's backend (`keras.src.backend.tensorflow.core`, `linalg`, `math`,
-`nn`, `numpy`, `random`, `rnn`) and the operators of `tf.Tensor` are replaced, too, by `keras_par/seam/operations.py`.
+`nn`, `numpy`, `random`, `rnn`) and the operators of `tf.Tensor` are replaced, too, by
+`keras_par/seam/variables/operations.py`.
 
 # What is used as it is
 

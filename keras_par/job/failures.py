@@ -1,0 +1,266 @@
+"""Tells every rank which rank failed first and why, over sockets that do not depend on the collectives."""
+
+import hashlib
+import json
+import socket
+import socketserver
+import threading
+import time
+import uuid
+from typing import Any
+
+import tensorflow as tf
+
+from keras_par.comm import world
+from keras_par.comm.agreed import AgreedError as AgreedError
+from keras_par.comm.communicator import Communicator
+from keras_par.job import heartbeat
+
+ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
+HEARD_SECONDS = 3.0  # how long it then stays, so that the others can ask what happened
+LEAVE_SECONDS = 10.0  # how long a rank that is done waits for those that are not
+
+# What operations say when another rank has left the job: by shutdown, by losing its connection, or by its end.
+SIGNS_OF_LEAVING = (
+    *("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting"),
+    *("has left the job", "communication was shut down"),
+)
+
+
+class FailureBoard:
+    """A list of failures kept by rank 0, which every rank can append to and read.
+
+    Creating it costs one all-gather of a few bytes; after that no collective is used.
+    """
+
+    def __init__(self, communicator: Communicator):
+        self._rank, self._size = communicator.rank, communicator.size
+        self._round = 0  # grows when all ranks have failed alike and may go on
+        self._entries: list[tuple[int, int, str]] = []  # rank 0's: (round, rank, failure) in the order of arrival
+        self._heard: set[int] = set()  # rank 0's: who has read a failure
+        self._left: list[int] = []  # rank 0's: who has left without a failure, in the order of leaving
+        self._done: set[int] = set()  # rank 0's: who is about to leave
+        self._lock = threading.Lock()
+        self._server: socketserver.ThreadingTCPServer | None = None
+        own = self._serve(communicator) if self._rank == 0 else None
+        host, port, self.token = communicator.all_gather_object(own, "kp.failures")[0]
+        self._address = (host, port)
+
+    def report(self, message: str) -> list[tuple[int, str]]:
+        """Appends this rank's failure; returns all failures in the order of arrival, empty if rank 0 is gone."""
+        return self._ask(message)
+
+    def failures(self) -> list[tuple[int, str]]:
+        """All failures reported so far, as (rank, message), in the order of arrival."""
+        return self._ask(None)
+
+    def leave(self) -> None:
+        """Notes that this rank ends without a failure.
+
+        Rank 0 then stays until all others have left, too, or have read it, at most HEARD_SECONDS.
+        """
+        if not self._server:
+            self._send(left=self._rank)
+            return
+        self._note_left(self._rank)
+        world.stop()  # so that the others, which may wait for this rank in a collective, come and ask
+        deadline = time.monotonic() + HEARD_SECONDS
+        while len(self._heard.union(self._left)) < self._size and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def departures(self) -> list[int]:
+        """The ranks that have ended without a failure, in the order of their ends."""
+        return self._tell_departures(self._rank) if self._server else self._send(departures=self._rank) or []
+
+    def next_round(self) -> None:
+        """Forgets the failures so far, once all ranks have failed alike and called this."""
+        self._round += 1
+
+    def wait_until_heard(self) -> None:
+        """On rank 0, keeps a failed job's board open until every rank has read it, at most HEARD_SECONDS."""
+        deadline = time.monotonic() + HEARD_SECONDS
+        while self._server and self._entries and len(self._heard) < self._size and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def wait_until_done(self) -> None:
+        """Returns once every rank has called it or rank 0 has left, at the latest after LEAVE_SECONDS."""
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while time.monotonic() < deadline:
+            missing = self._note_done(self._rank) if self._server else self._send(done=self._rank)
+            if not missing:
+                return
+            time.sleep(0.02)
+
+    def _note_done(self, rank: int) -> int:
+        """Notes that a rank is about to leave; returns how many are not."""
+        with self._lock:
+            self._done.add(rank)
+            return self._size - len(self._done)
+
+    def _note_left(self, rank: int) -> None:
+        with self._lock:
+            self._left.append(rank)
+
+    def _tell_departures(self, rank: int) -> list[int]:
+        with self._lock:
+            if self._left:
+                self._heard.add(rank)
+            return list(self._left)
+
+    def _answer(self, request: dict[str, Any]) -> Any:
+        if "done" in request:
+            return self._note_done(request["done"])
+        if "left" in request:
+            return self._note_left(request["left"])
+        if "departures" in request:
+            return self._tell_departures(request["departures"])
+        return self._enter(**request)
+
+    def _serve(self, communicator: Communicator) -> tuple[str, int, str]:
+        one_host = communicator.local_size == communicator.size
+        host = "127.0.0.1" if one_host else socket.gethostbyname(socket.gethostname())
+        board = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self):
+                request = json.loads(self.rfile.readline())
+                if request.pop("token") == token:
+                    self.wfile.write(json.dumps(board._answer(request)).encode())
+
+        token = uuid.uuid4().hex
+        self._server = socketserver.ThreadingTCPServer((host, 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="kp-failures", daemon=True).start()
+        return host, self._server.server_address[1], token
+
+    def _enter(self, round_: int, rank: int, failure: str | None) -> list[tuple[int, str]]:
+        with self._lock:
+            known = [entry[1:] for entry in self._entries if entry[0] == round_]
+            if failure is not None and rank not in [entry[0] for entry in known]:
+                self._entries.append((round_, rank, failure))
+                known.append((rank, failure))
+            if known:
+                self._heard.add(rank)
+            return known
+
+    def _ask(self, failure: str | None) -> list[tuple[int, str]]:
+        if self._server:
+            return self._enter(self._round, self._rank, failure)
+        answer = self._send(round_=self._round, rank=self._rank, failure=failure)
+        return [tuple(entry) for entry in answer or []]
+
+    def _send(self, **request) -> Any:
+        """Rank 0's answer to a request, None if it is gone."""
+        try:
+            with socket.create_connection(self._address, timeout=HEARD_SECONDS) as connection:
+                connection.sendall(json.dumps({"token": self.token, **request}).encode() + b"\n")
+                answer = connection.makefile().read()
+        except OSError:
+            return None
+        return json.loads(answer) if answer else None
+
+
+_board: FailureBoard | None = None
+
+
+def start(communicator: Communicator) -> None:
+    """Opens the board of a job with several ranks. Costs two all-gathers of a few bytes."""
+    global _board
+    if communicator.size > 1:
+        _board = FailureBoard(communicator)
+
+
+def job() -> str | None:
+    """What tells this job from others, the same on all ranks; None for a job of one rank."""
+    return None if _board is None else hashlib.sha256(_board.token.encode()).hexdigest()[:16]
+
+
+def leave_together() -> None:
+    """Tells the others that this rank ends. Costs no collective.
+
+    Where ranks may be in collectives of a group, it waits for the others first, LEAVE_SECONDS at most: the first that
+    leaves ends all collectives.
+    """
+    if _board is None or not world.is_started():
+        return
+    if world.current().has_groups:
+        _board.wait_until_done()
+    if not _board.failures():
+        _board.leave()
+
+
+def explain(error: Exception) -> Exception:
+    """Shares `error` with the other ranks and returns what this rank should raise.
+
+    A rank with an error of its own reports it. If within ALIKE_SECONDS every rank has failed, all may go on and
+    nothing else happens; otherwise this rank leaves the job, so that the others end at once instead of waiting
+    in a collective. A rank whose error only says that another one left gets a RuntimeError naming that rank.
+    Called again with an error it has seen, it returns it unchanged.
+    """
+    if _board is None or getattr(error, "_keras_par_told", False):
+        return error
+    tell_launcher(error, isinstance(error, AgreedError))
+    if isinstance(error, AgreedError):
+        told: Exception = error
+    elif is_consequence(error):
+        told = RuntimeError(name_culprit(_board.failures(), _board.departures(), _board._rank))
+    else:
+        told = error
+        known = wait_for_all(_board.report(summary(error)))
+        if len(known) == _board._size:
+            if len({message for _, message in known}) == 1:
+                tell_launcher(error, on_all_ranks=True)
+            _board.next_round()
+        else:
+            world.stop()
+            _board.wait_until_heard()
+    told._keras_par_told = True  # type: ignore[attr-defined]
+    return told
+
+
+def tell_launcher(error: Exception, on_all_ranks: bool) -> None:
+    consequence = is_consequence(error)
+    heartbeat.current().tell("failure", message=summary(error), is_consequence=consequence, on_all_ranks=on_all_ranks)
+
+
+def wait_for_all(known: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The failures that are known once every rank has one, or after ALIKE_SECONDS."""
+    assert _board is not None
+    deadline = time.monotonic() + ALIKE_SECONDS
+    while len(known) < _board._size and time.monotonic() < deadline:
+        time.sleep(0.1)
+        known = _board.failures()
+    return known
+
+
+def is_consequence(error: Exception) -> bool:
+    """True if `error` says that a collective failed, which happens when another rank has left."""
+    text = str(error).lower()
+    engines = ("horovod", "gloo", "keras-par's shared memory")
+    is_from_engine = isinstance(error, tf.errors.OpError) and any(engine in text for engine in engines)
+    return is_from_engine and any(sign in text for sign in SIGNS_OF_LEAVING)
+
+
+def name_culprit(failures: list[tuple[int, str]], departures: list[int], own_rank: int) -> str:
+    others = [failure for failure in failures if failure[0] != own_rank]
+    left = [rank for rank in departures if rank != own_rank]
+    if not others and left:
+        return (
+            f"keras-par: rank {left[0]} left the job without an error while this rank went on, so this rank stops: "
+            "look for a sys.exit, or an end of the script, that only some ranks reach."
+        )
+    if not others:
+        return (
+            "keras-par: another rank ended without saying why, so this rank stops: look for its last output, "
+            "or for a process killed by the system (out of memory)."
+        )
+    rank, message = others[0]
+    return f"keras-par: rank {rank} failed first, so this rank stops: {message}"
+
+
+def summary(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

@@ -1,0 +1,147 @@
+"""Notes which ranks of a job that nobody has connected have come, and refuses those that do not belong to the job."""
+
+import errno
+import http.client
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from keras_par.job.launch import MeetingPoint
+from keras_par.job.slots import slots
+
+PATH = "/keras-par/ranks"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rank that has come: its process's own sign, its host, where that finds its own name, and how it came."""
+
+    process: str
+    host: str
+    own_address: str
+    reached: str  # rank 0's address
+
+
+class Register:
+    """The ranks that have come so far, kept by rank 0 for all.
+
+    Args:
+        size: rank 0's number of ranks.
+        meeting: where this register is, for its sentences.
+        complete: called once with each rank's host, before anyone is told that all have come.
+    """
+
+    def __init__(self, size: int, meeting: MeetingPoint, complete: Callable[[list[str]], None]):
+        self._size, self._meeting, self._complete = size, meeting, complete
+        self._entries: dict[int, Entry] = {}
+        self._told: dict[str, Any] | None = None  # what every rank of the job hears: all are there, or why not
+        self._lock = threading.Lock()
+
+    def enter(self, rank: int, size: int, **entry: str) -> dict[str, Any]:
+        """Notes that a rank has come, with the fields of an `Entry`; the same process may ask again.
+
+        Returns:
+            {"missing": ranks}, {"hosts": each rank's, "address": rank 0's as the others reach it}, or
+            {"refused": sentence}.
+        """
+        with self._lock:
+            if size != self._size:
+                return self._refuse_size(rank, size)
+            came = Entry(**entry)
+            if self._entries.setdefault(rank, came).process != came.process:
+                return {"refused": self._twice(rank)}
+            missing = [other for other in range(self._size) if other not in self._entries]
+            if self._told is None and missing:
+                return {"missing": missing}
+            self._told = self._told or self._all_there()
+            return self._told
+
+    def refuse(self, sentence: str) -> None:
+        """Ends the job for all ranks that are waiting."""
+        with self._lock:
+            self._told = self._told or {"refused": sentence}
+
+    def _refuse_size(self, rank: int, size: int) -> dict[str, Any]:
+        named = self._meeting.starter.size
+        refused = {
+            "refused": f"keras-par: rank {rank} was started with {named}={size} but rank 0 at {self._meeting} with "
+            f"{named}={self._size}: start all ranks of a job with the same {named}, and each job with its own "
+            "MASTER_PORT."
+        }
+        self._told = self._told or refused
+        return refused
+
+    def _twice(self, rank: int) -> str:
+        named = self._meeting.starter.rank
+        return (
+            f"keras-par: another process has {named}={rank} already at {self._meeting}: give every process of a job "
+            f"its own {named} from 0 to {self._size - 1}, and each job its own MASTER_PORT."
+        )
+
+    def _all_there(self) -> dict[str, Any]:
+        entries = [self._entries[rank] for rank in range(self._size)]
+        away = [entry.reached for entry in entries if not entry.reached.startswith("127.")]
+        lost = [entry for entry in entries if entry.own_address.startswith(("127.", "::1", "no "))]
+        hosts = [entry.host for entry in entries]
+        if away and lost and len(set(hosts)) > 1:
+            return {"refused": out_of_reach(lost[0])}
+        self._complete(hosts)
+        return {"hosts": hosts, "address": away[0] if away else "127.0.0.1"}
+
+
+def out_of_reach(entry: Entry) -> str:
+    """Gloo takes the interface it is told for all but Horovod's process sets, for which it looks up the own name."""
+    return (
+        f"keras-par: host {entry.host} finds {entry.own_address} for its own name, where Horovod's Gloo would wait for "
+        "other hosts in vain: give the name its network address in that host's /etc/hosts."
+    )
+
+
+class Server:
+    """Rank 0's: Horovod's rendezvous server at the meeting point, which also answers who has come.
+
+    Raises:
+        RuntimeError: the port is not free.
+    """
+
+    def __init__(self, size: int, meeting: MeetingPoint):
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+        self.register = register = Register(size, meeting, lambda hosts: http_server.init(slots(hosts)))
+
+        class Handler(RendezvousHandler):
+            def do_POST(self):  # noqa: N802
+                if self.path != PATH:
+                    return self.send_status_code(http.client.NOT_FOUND)
+                entry = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                answer = json.dumps(register.enter(**entry, reached=self.connection.getsockname()[0])).encode()
+                self.send_response(http.client.OK)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+        is_private = meeting.address in ("127.0.0.1", "localhost")
+        try:
+            http_server = RendezvousHTTPServer(("127.0.0.1" if is_private else "", meeting.port), Handler, 0)
+        except OSError as error:
+            raise RuntimeError(explain(error, meeting)) from None
+        http_server.daemon_threads = True
+        http_server.socket.listen(min(size * 4, 1024))  # its own queue of 5 makes connections wait for seconds
+        self._http_server = http_server
+        threading.Thread(target=http_server.serve_forever, name="kp-rendezvous", daemon=True).start()
+
+    def stop(self) -> None:
+        self._http_server.shutdown()
+        self._http_server.server_close()
+
+
+def explain(error: OSError, meeting: MeetingPoint) -> str:
+    rank, port = meeting.starter.rank, meeting.starter.port
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"keras-par: rank 0 found port {meeting.port} busy, by another job or by a second process with {rank}=0: "
+            f"set {port} to a free port, the same on all ranks, and give each process its own {rank}."
+        )
+    return f"keras-par: rank 0 cannot listen on port {meeting.port} ({error.strerror}): set {port} to another one."

@@ -1,0 +1,1 @@
+"""`fit`, `evaluate` and `predict`: epochs, steps, and the functions that Keras calls for each."""

@@ -1,0 +1,65 @@
+"""Traces a model's training step from the types of its inputs, without data and without running it."""
+
+import keras
+import tensorflow as tf
+
+from keras_par.seam.call.trainer import distributed_step
+from keras_par.seam.feed.shards import EvenShard
+from keras_par.seam.models.binding import bound
+from keras_par.seam.step.metrics import layers
+from keras_par.seam.together.prepare import build, divide_followers
+from keras_par.seam.variables.layouts import path_of, require_matches
+
+
+def trace_training_step(model: keras.Model, batch_size: int) -> None:
+    """Traces one step on this rank's rows of a global batch, which notes its collectives in the model's binding.
+
+    Targets have the types that the loss wants for the outputs: class numbers for sparse losses, else the outputs'.
+
+    Raises:
+        ValueError: the batch axis does not divide the batch, or a layout map has a pattern for nothing.
+    """
+    binding = bound(model)
+    assert binding is not None
+    if batch_size % binding.num_shards:
+        raise ValueError(
+            f"keras-par: a batch of {batch_size} rows cannot be cut evenly into {binding.num_shards}: give another "
+            "--batch-size."
+        )
+    batch = spec_of(model, batch_size // binding.num_shards)
+    with binding.scope():
+        divide_followers(model, binding, batch)
+        build(model, batch, only_predict=False)
+    require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
+    step = distributed_step(model, binding, model.train_step, compiled=False)
+    tf.function(step, autograph=False).get_concrete_function(EvenShard(batch, tf.TensorSpec([], tf.bool)))
+
+
+def spec_of(model: keras.Model, num_rows: int) -> tuple:
+    """The types of x and y for a batch."""
+    graph = getattr(model, "_functional", None) or model  # what a Sequential is made of
+    if not hasattr(graph, "_inputs_struct"):
+        raise ValueError(
+            f"keras-par: model '{model.name}' does not tell the shapes of its inputs: give it Inputs, by Sequential or "
+            "the functional API."
+        )
+
+    def spec(tensor):
+        return row_spec(tensor.shape, tensor.dtype, num_rows)
+
+    x = keras.tree.map_structure(spec, graph._inputs_struct)
+    y = keras.tree.map_structure(spec, graph._outputs_struct)
+    if is_sparse(model):
+        y = keras.tree.map_structure(lambda spec: tf.TensorSpec(spec.shape[:-1], tf.int32), y)
+    return x, y
+
+
+def row_spec(shape, dtype: str, num_rows: int) -> tf.TensorSpec:
+    return tf.TensorSpec([num_rows, *shape[1:]], dtype)
+
+
+def is_sparse(model: keras.Model) -> bool:
+    """True if the loss takes class numbers."""
+    loss = model.loss
+    name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
+    return "sparse" in str(name)

@@ -1,0 +1,85 @@
+"""Says once, at a model's first training step, in what its training is not one process's, if it is not."""
+
+import keras
+import tensorflow as tf
+from keras import tree
+
+from keras_par.seam.models.binding import Binding, optimizers_of
+from keras_par.seam.step.metrics import layers
+from keras_par.sharding.step import Step
+from keras_par.sharding.views import is_sharded, is_summed
+
+LINEAR = (keras.optimizers.SGD, keras.optimizers.Lion)  # whose updates square no gradient
+BITS = {"fp16": 11, "bf16": 8}
+
+
+def say_what_is_inexact(step: Step, model: keras.Model, batch, is_own: bool) -> None:
+    """Logs on rank 0 what docs/exactness.md lists and this model does.
+
+    Args:
+        step: the one that begins.
+        model: whose step it is.
+        batch: this rank's rows.
+        is_own: True if the step is not Keras's.
+    """
+    squaring = [each for each in optimizers_of(model) if not isinstance(each, LINEAR)]
+    tables = [layer.embeddings for layer in layers(model) if isinstance(layer, keras.layers.Embedding)]
+    added = [table.path for table in tables if is_sharded(table) and (is_own or is_summed(table))]
+    if squaring and added:
+        step.say(
+            "%s squares the gradient of table '%s' after equal rows are added, where one process squares the rows one "
+            "by one, because %s: train by SGD to have the same",
+            type(squaring[0]).__name__,
+            added[0],
+            "the training step takes it whole" if is_own else "the table is divided along the batch axis",
+        )
+    if step.communicator.size == 1:
+        return
+    own = [layer.name for layer in layers(model) if is_unsynchronized(layer)]
+    if own:
+        step.say(
+            "%d BatchNormalization layer(s) of model '%s' ('%s', ...) normalize each rank's rows by themselves, not "
+            "the global batch's as one process would: kp.DataParallel(sync_batch_norm=True) synchronizes them",
+            len(own),
+            model.name,
+            own[0],
+        )
+    compression = step.binding.options.compression
+    if compression is not None:
+        step.say(
+            "compression='%s' rounds gradients to %d bits before they are added, which one process does not",
+            compression,
+            BITS[compression],
+        )
+    if squaring and any(isinstance(leaf, tf.SparseTensor) for leaf in tree.flatten(batch)):
+        step.say(
+            "%s squares the rows of a sparse input's gradient one by one, and two ranks that meet the same row have "
+            "two of them where one process has one: give dense inputs, or train by SGD",
+            type(squaring[0]).__name__,
+        )
+
+
+def say_of_unknown_length(binding: Binding, model: keras.Model) -> None:
+    """Logs what one process does at the end of data of unknown length, if it changes how this model trains.
+
+    The step that finds the end fails there, but only after it has counted itself and drawn: TensorFlow starts what
+    does not depend on the batch at once.
+    """
+    draws = any(layer._seed_generators for layer in layers(model))
+    counts = any(not isinstance(each, LINEAR) or has_schedule(each) for each in optimizers_of(model))
+    if (draws or counts) and not model.run_eagerly:
+        binding.say(
+            "the data's length is unknown, and at its end one process counts one step too many, in its optimizer's "
+            "iterations and its random numbers, which ranks do not: data.apply(tf.data.experimental."
+            "assert_cardinality(n)) or steps_per_execution=2 make both the same",
+        )
+
+
+def has_schedule(optimizer: keras.optimizers.Optimizer) -> bool:
+    return isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+
+
+def is_unsynchronized(layer: keras.layers.Layer) -> bool:
+    """True for batch normalization that learns and sees a rank's rows only."""
+    is_kind = isinstance(layer, keras.layers.BatchNormalization)
+    return is_kind and layer.trainable and not layer.synchronized

@@ -1,0 +1,143 @@
+"""Keras's own callbacks on several ranks: all run the same code and decide alike, but one rank writes.
+
+On the other ranks, what such a callback writes by Keras's functions goes nowhere. Code of users' own, in subclasses
+too, is left alone, except where Keras's methods call it.
+"""
+
+import contextlib
+import contextvars
+import os
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.callbacks import BackupAndRestore
+
+from keras_par.comm.broadcast import broadcast_variables
+from keras_par.seam.files import model_files
+from keras_par.seam.models.state import is_partial, state_of
+from keras_par.seam.together import run as runs
+from keras_par.seam.together import writers
+from keras_par.seam.together.prepare import take_state_of_rank_0
+from keras_par.sharding.views import is_sharded
+
+_acting: contextvars.ContextVar[Any] = contextvars.ContextVar("keras_par_acting", default=None)  # a stock callback
+
+
+def is_written_elsewhere(callback: keras.callbacks.Callback | None) -> bool:
+    """True inside a run in which a lower rank writes what this callback writes."""
+    run = runs.current()
+    return run is not None and writers.is_written_before(callback, run.communicator.rank, run.heard)
+
+
+def acting(original):
+    """Lets the functions that a stock callback's method calls know for whom they work."""
+
+    def replacement(self, *args, **kwargs):
+        token = _acting.set(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _acting.reset(token)
+
+    return replacement
+
+
+def only_where_written(original):
+    """Leaves a callback's method out on ranks where another one writes."""
+
+    def replacement(self, *args, **kwargs):
+        return None if is_written_elsewhere(self) else original(self, *args, **kwargs)
+
+    return replacement
+
+
+def nothing(original):
+    """Does nothing if a callback calls it whose files another rank writes."""
+
+    def replacement(*args, **kwargs):
+        return None if is_written_elsewhere(_acting.get()) else original(*args, **kwargs)
+
+    return replacement
+
+
+def into_nothing(original):
+    """Opens the system's empty file instead, if a callback calls it whose files another rank writes."""
+
+    def replacement(path, *args, **kwargs):
+        return original(os.devnull if is_written_elsewhere(_acting.get()) else path, *args, **kwargs)
+
+    return replacement
+
+
+def no_writer(getter):
+    """TensorBoard's writer is one that writes nothing where another rank writes."""
+
+    def replacement(self):
+        return tf.summary.create_noop_writer() if is_written_elsewhere(self) else getter(self)
+
+    return replacement
+
+
+def saves_once(original):
+    """Saves a model on one rank for a stock callback, with gradients accumulated on all ranks.
+
+    Where a class of Keras's itself saves, which all ranks do alike, that costs one all-reduce of the gradients that
+    are accumulated, if there are any; a subclass saves what the writing rank has. Of a model that is divided rank 0
+    writes, and all ranks take part; see `model_files.together`.
+    """
+
+    def replacement(self, *args, **kwargs):
+        run, callback = runs.current(), _acting.get()
+        if run is None or callback is None:
+            return original(self, *args, **kwargs)
+        is_everywhere = writers.is_everywhere(callback, run.heard)
+        if model_files.divided(self):
+            return original(self, *args, **kwargs)
+        alike = type(callback) in writers.STOCK and run.model is self and is_everywhere
+        with model_files.whole_accumulators(self, run.binding.data) if alike else contextlib.nullcontext():
+            return None if is_written_elsewhere(callback) else original(self, *args, **kwargs)
+
+    return replacement
+
+
+def restore_together(original):
+    """Restores rank 0's backup on all ranks, of which the others look at no file.
+
+    Costs two all-gathers of a few bytes, and one broadcast for each 64 MB of state; of a model that is divided, see
+    `model_files.together`.
+    """
+
+    def replacement(self, logs=None):
+        run = runs.current()
+        if run is None or self.model is not run.model:
+            original(self, logs)
+            return
+        model, communicator = run.model, run.communicator
+        before, model._initial_epoch = model._initial_epoch, None
+        optimizer = model.optimizer
+        if model_files.divided(model):
+            if optimizer is not None and not optimizer.built:
+                optimizer.build(model.trainable_variables)
+            model_files.together(model, "BackupAndRestore", lambda: original(self, logs))
+        elif communicator.rank == 0:
+            original(self, logs)
+        own = [model._initial_epoch, optimizer is not None and optimizer.built]
+        epoch, built = communicator.all_gather_object(own, "kp.restored")[0]
+        model._initial_epoch = before if epoch is None else epoch
+        if epoch is None:
+            return  # there was no backup
+        if built and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        variables = state_of(model)
+        if run.binding.mesh is not None:  # ranks with the same rows have equal gradients
+            broadcast_variables([v for v in variables if is_partial(v) and not is_sharded(v)])
+        take_state_of_rank_0(run.binding, variables, whole=True)
+
+    return replacement
+
+
+def acts_on_all_ranks(callback: keras.callbacks.Callback) -> str | None:
+    """What a callback that must be on every rank is called, None for others."""
+    named = getattr(callback, "acts_on_all_ranks", None)
+    return named or ("BackupAndRestore" if isinstance(callback, BackupAndRestore) else None)

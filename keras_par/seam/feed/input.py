@@ -1,0 +1,154 @@
+"""Turns what `fit` is given into this rank's rows of every global batch."""
+
+import random
+from typing import Any
+
+import tensorflow as tf
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+from keras_par.seam.feed.arrays import checksum, cut_arrays, is_dense, row_numbers, seeded
+from keras_par.seam.feed.marks import is_marked
+from keras_par.seam.feed.py_dataset import InOrder
+from keras_par.seam.feed.same_data import Digest
+from keras_par.seam.feed.shards import Part, Remainder, cut, first_leaf, num_rows
+from keras_par.seam.table.keras_names import has
+
+
+class Source:
+    """A data adapter of Keras's, with what the ranks must agree on before they read from it.
+
+    Args:
+        adapter: made by Keras from the arguments of `fit`, without a distribution.
+        given: the `x` of `fit`.
+        auto_shard: False if the user says that the input is this rank's share already.
+        remainder: what happens to rows of a global batch that the number of ranks does not divide.
+    """
+
+    def __init__(self, adapter: DataAdapter, given: Any, auto_shard: bool = True, remainder: Remainder = "exact"):
+        self.adapter = adapter
+        self.remainder = remainder
+        self.is_sharded = not auto_shard or is_marked(given)
+        self.is_array = isinstance(adapter, ArrayDataAdapter) and is_dense(adapter._inputs)
+        self.kind = f"{type(adapter).__name__.removesuffix('Adapter')}{' of dense arrays' if self.is_array else ''}"
+        self.num_batches: int | None = adapter.num_batches
+        self.is_infinite = False
+        self.batch_size: int | None = adapter.batch_size
+        self.digest: Digest | None = None
+        self.uncut: tf.data.Dataset  # what `dataset` cuts: making an iterator of it moves the same seeds on
+        self._dataset = adapter.get_tf_dataset() if isinstance(adapter, TFDatasetAdapter) else None
+        if isinstance(self._dataset, tf.data.Dataset):
+            self.is_infinite = int(self._dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+            self.batch_size = None if has_scalars(self._dataset) else batch_size(self._dataset)
+        elif isinstance(adapter, PyDatasetAdapter):
+            self.is_infinite = adapter.num_batches is None
+
+        if remainder == "drop" and not self.is_array and not self.is_sharded:
+            self.num_batches = None  # a last batch with fewer rows than ranks is no batch
+
+    @property
+    def changed_rows(self) -> str | None:
+        """What the policy does to the odd rows of a batch, None if they are all used once."""
+        what = {"wrap": "read twice", "drop": "left out"}
+        return None if self.is_sharded else what.get(self.remainder)
+
+    @property
+    def may_end_unannounced(self) -> bool:
+        """True if only reading shows how many batches there are."""
+        return self.num_batches is None and not self.is_infinite
+
+    @property
+    def order(self) -> Any:
+        """What decides the order of batches in this process's Python, to be rank 0's everywhere; None if nothing."""
+        shuffles = isinstance(self.adapter, PyDatasetAdapter) and self.adapter.shuffle and not self.is_infinite
+        return random.getstate() if shuffles and not has("3.16") else None  # since then by the epoch's number alone
+
+    def complaint(self, num_ranks: int) -> str | None:
+        """One sentence about why this input cannot be trained on by `num_ranks`, or None."""
+        if isinstance(self._dataset, tf.distribute.DistributedDataset):
+            return (
+                "the dataset was distributed by a strategy of tf.distribute, so that it cannot be cut for the ranks: "
+                "use the tf.data.Dataset that it was made from."
+            )
+        if self._dataset is not None and has_scalars(self._dataset):
+            return "the dataset has scalar elements, so it is not batched: add .batch(global_batch_size) to it."
+        is_small = self.batch_size is not None and self.batch_size < num_ranks
+        if is_small and not self.is_sharded and self.remainder == "drop":
+            return (
+                f"remainder='drop' leaves nothing of global batches of {self.batch_size} rows, fewer than the "
+                f"{num_ranks} ranks: use remainder='exact', or batches of at least one row a rank."
+            )
+        return None
+
+    def checksum(self) -> int | None:
+        """A number that differs if arrays that all ranks were given alike do; None for what is not arrays."""
+        return checksum(self.adapter._inputs) if self.is_array and not self.is_sharded else None
+
+    def dataset(self, num_shards: int, shard_id: int, shuffle_seed: int | None, order: Any) -> tf.data.Dataset:
+        """A dataset of one of the three kinds of shards, or of `Part`s if the user has sharded the input.
+
+        Args:
+            num_shards: number of ranks.
+            shard_id: this rank.
+            shuffle_seed: TensorFlow's global seed by which arrays are shuffled, None for this process's own.
+            order: rank 0's `order`.
+        """
+        if self.is_array and not self.is_sharded:
+            rest = self.adapter._num_samples % self.adapter.batch_size
+            if self.remainder == "drop" and 0 < rest < num_shards:
+                self.num_batches = self.adapter.num_batches - 1
+            self.uncut = row_numbers(self.adapter, shuffle_seed)
+            return cut_arrays(self.adapter, self.uncut, num_shards, shard_id, self.remainder)
+        if order is not None:
+            self.adapter = InOrder(self.adapter, order, self.is_sharded)
+        dataset = self._dataset
+        if dataset is None:
+            with seeded(shuffle_seed):  # by which sparse arrays are shuffled
+                dataset = untuned(self.adapter.get_tf_dataset())
+        self.uncut = dataset
+        if self.is_sharded:
+            return self._ahead(dataset.map(lambda *element: Part(whole(dataset, element))))
+        if self.remainder == "drop":
+            dataset = dataset.filter(lambda *element: num_rows(first_leaf(element)) >= num_shards)
+        self.digest = digest = Digest()
+
+        def cut_noted(index, batch):
+            digest.note(index, batch)
+            return cut(batch, num_shards, shard_id, self.remainder)
+
+        return self._ahead(dataset.enumerate().map(cut_noted))
+
+    def _ahead(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """`dataset`, read ahead of the steps; not so a PyDataset's workers, who refuse to be asked between epochs."""
+        return dataset if getattr(self.adapter, "enqueuer", None) is not None else dataset.prefetch(2)
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A dataset of Python's making without tf.data's tuning thread, which has nothing to tune and delays its end."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def has_scalars(dataset: tf.data.Dataset) -> bool:
+    """True if a part of each element has no dims, so that it cannot be a batch."""
+    shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(dataset.element_spec)]
+    return any(shape is not None and shape.rank == 0 for shape in shapes)
+
+
+def batch_size(dataset: tf.data.Dataset) -> int | None:
+    """Rows of a full batch, None if the pipeline does not tell.
+
+    Keras asks the same private function of TensorFlow in `Distribution.distribute_tf_dataset`.
+    """
+    from tensorflow.python.data.experimental.ops.distribute import compute_batch_size
+
+    size = int(compute_batch_size(dataset))
+    return size if size > 0 else None
+
+
+def whole(dataset: tf.data.Dataset, element: tuple) -> Any:
+    """The element as the dataset's user sees it, from the arguments that `map` passes."""
+    return element if isinstance(dataset.element_spec, tuple) else element[0]

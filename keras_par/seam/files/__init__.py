@@ -1,0 +1,1 @@
+"""Files of models, which all ranks save and load together."""

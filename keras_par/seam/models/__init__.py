@@ -1,0 +1,1 @@
+"""Models that are tied to a strategy: what they are, hold and were compiled with."""

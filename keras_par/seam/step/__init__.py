@@ -1,0 +1,1 @@
+"""What layers, losses and metrics need to know of the other ranks while a step runs."""

@@ -1,0 +1,213 @@
+"""Metrics of the whole job: the states are reduced over ranks, not the results, so that every metric is exact."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import tree
+from keras.src.trainers.compile_utils import CompileMetrics, MetricsList
+
+from keras_par.comm.communicator import Communicator, ReduceOp
+from keras_par.seam.table.keras_names import find
+from keras_par.sharding import step as steps
+from keras_par.sharding.views import local_view
+
+# How metrics say that their variables are combined: by Keras's `aggregation` of a variable, which is "sum" unless said
+# otherwise, or by an attribute of their own, {name of a variable: one of these}.
+ACROSS_RANKS = "across_ranks"
+OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean", "max": "max", "min": "min"}
+FIRST, LOCAL = "first", "none"
+
+
+def mean_update_state(original):
+    """Weights an unweighted scalar by this rank's share of the rows.
+
+    Such a scalar, like the loss that a training step tracks, is a mean over the batch, or a sum where the step's
+    scalars are; the ranks' states then add up to what one process would have added for the global batch.
+    """
+
+    def replacement(self, values, sample_weight=None):
+        step = steps.current()
+        if step is not None and tf.convert_to_tensor(values).shape.rank == 0:
+            values = tf.convert_to_tensor(values)
+            if step.adds_up and values.dtype.is_floating:
+                values = step.times(values, step.inverse_share(values.dtype))
+            if sample_weight is None:
+                sample_weight = step.share(self.dtype)
+                values = step.times(values, tf.cast(step.local > 0, values.dtype)) if step.thin else values
+        return original(self, values, sample_weight)
+
+    return replacement
+
+
+def global_logs(
+    communicator: Communicator, model: keras.Model, logs, original, weight: tf.Tensor | None = None
+) -> dict:
+    """The logs of all ranks' rows; the metrics keep their local state.
+
+    Variables are combined as `operation_of` says; logs that are no results of metrics, as a training step of the user's
+    own may return, by `weight`. Costs one all-reduce for each dtype and aggregation.
+
+    Args:
+        original: Keras's function that makes logs out of the metrics' state.
+        weight: this rank's, in numbers that a step of the user's own has returned; None is the same on all ranks.
+    """
+    found = [(metric, variable) for metric in leaves(model.metrics) for variable in metric.variables]
+    variables = [variable for _, variable in found]
+    before = [tf.identity(variable.value) for variable in variables]
+    sums = reduced(communicator, variables, [operation_of(*each) for each in found])
+    for variable, value in zip(variables, sums, strict=True):
+        variable.assign(value)
+    result = original(model, logs)
+    everywhere = tree.map_structure(value_now, results_by_name(model)) if result is logs else {}
+    if result is not logs:
+        result = tree.map_structure(value_now, result)
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(value)
+    return combined(communicator, logs, results_by_name(model), everywhere, weight) if result is logs else result
+
+
+def results_by_name(model: keras.Model) -> dict[str, Any]:
+    """What the guide returns as logs: each metric's result, a dict for those that `compile` was given."""
+    return {metric.name: metric.result() for metric in model.metrics if not is_compiled(metric) or metric.built}
+
+
+def is_compiled(metric: keras.metrics.Metric) -> bool:
+    """True for the container of the metrics that `compile` was given, which has no result before it is built."""
+    return isinstance(metric, CompileMetrics)
+
+
+def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: dict[str, Any], weight):
+    """`logs` in which results of metrics are those of all rows, and other numbers are combined over ranks."""
+    if not isinstance(logs, dict):
+        return logs
+    known = {key: everywhere[key] for key in logs if key in own and is_same(logs[key], own[key])}
+    rest = {key: value for key, value in logs.items() if key not in known}
+    return {**logs, **combined_numbers(communicator, rest, weight), **known}
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """True if two logs, numbers or dicts of such, are equal."""
+    if isinstance(one, dict) or isinstance(other, dict):
+        same_keys = isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys()
+        return same_keys and all(is_same(one[key], other[key]) for key in one)
+    return bool(np.array_equal(one, other))
+
+
+def value_now(result):
+    """A result that is a variable, as a tensor that stays what it is."""
+    return tf.identity(result.value) if isinstance(result, keras.Variable) else result
+
+
+def leaves(given: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
+    """Single metrics, where some are Keras's collections of them."""
+    for metric in given:
+        members = metric.metrics if isinstance(metric, (CompileMetrics, MetricsList)) else ()
+        yield from leaves(members) if members else (metric,)
+
+
+def operation_of(metric: keras.metrics.Metric, variable: keras.Variable) -> str:
+    """How the ranks' values of a metric's variable make one: a key of OPERATIONS, "first" for rank 0's, or "none".
+
+    Raises:
+        ValueError: the metric's attribute `across_ranks` has another word for a variable.
+    """
+    said = getattr(metric, ACROSS_RANKS, {}).get(variable.name)
+    if said is None:
+        return FIRST if variable.aggregation == "only_first_replica" else variable.aggregation
+    if said not in (*OPERATIONS, FIRST, LOCAL):
+        raise ValueError(
+            f"keras-par: metric '{metric.name}' has across_ranks[{variable.name!r}] = {said!r}: use one of "
+            f"{', '.join(map(repr, (*OPERATIONS, FIRST, LOCAL)))}."
+        )
+    return said
+
+
+def reduced(communicator: Communicator, variables: list[keras.Variable], operations: list[str]) -> list[tf.Tensor]:
+    """The values of metric variables, combined over ranks."""
+    values = [tf.convert_to_tensor(variable.value) for variable in variables]
+    groups: defaultdict[tuple, list[int]] = defaultdict(list)
+    for i, operation in enumerate(operations):
+        groups[operation, values[i].dtype].append(i)
+    for (operation, dtype), places in groups.items():
+        name = f"kp.metrics.{operation}.{dtype.name}"
+        tensors = [values[i] for i in places]
+        if operation == LOCAL:
+            continue
+        if operation == FIRST:
+            combined = communicator.broadcast(tensors, name)
+        else:
+            combined = communicator.all_reduce(tensors, name, OPERATIONS[operation])
+        for i, value in zip(places, combined, strict=True):
+            values[i] = value
+    return values
+
+
+def combined_numbers(communicator: Communicator, logs: dict, weight: tf.Tensor | None = None) -> dict:
+    """Every number in `logs` times `weight` (None: averaged) summed over ranks, so that all see the same.
+
+    Costs one all-reduce.
+    """
+    nested = {k: combined_numbers(communicator, v, weight) for k, v in logs.items() if isinstance(v, dict)}
+    numbers = [key for key, value in logs.items() if is_number(value)]
+    if not numbers:
+        return {**logs, **nested}
+    values = tf.stack([tf.cast(logs[key], tf.float64) for key in numbers])
+    values = tf.math.multiply_no_nan(
+        values, tf.constant(1.0 / communicator.size, tf.float64) if weight is None else weight
+    )
+    [totals] = communicator.all_reduce([values], "kp.metrics.logs")
+    return {**logs, **nested, **dict(zip(numbers, totals.numpy().tolist(), strict=True))}
+
+
+def is_number(value: Any) -> bool:
+    """True for a scalar."""
+    return not isinstance(value, (str, bytes, dict)) and np.ndim(value) == 0
+
+
+def layer_state(model: keras.Model, synchronized: bool = True) -> list[keras.Variable]:
+    """The variables that layers change without gradients; frozen weights are not among them.
+
+    Args:
+        model: whose layers are asked.
+        synchronized: False leaves out layers that compute their state from the rows of all ranks.
+    """
+    asked = [layer for layer in layers(model) if synchronized or not getattr(layer, "synchronized", False)]
+    of_rows = row_state(model)
+    return list({id(v): v for layer in asked for v in layer._non_trainable_variables if id(v) not in of_rows}.values())
+
+
+def row_state(model: keras.Model) -> set[int]:
+    """The ids of variables that stateful RNNs keep for each row of a batch, of which each rank has its own."""
+    found = [
+        layer.states for layer in layers(model) if isinstance(layer, keras.layers.RNN) and layer.states is not None
+    ]
+    return {id(variable) for variable in keras.tree.flatten(found)}
+
+
+def layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """The model and all layers in it."""
+    return [model, *model._flatten_layers(include_self=False)]
+
+
+def is_float(variable: keras.Variable) -> bool:
+    return variable.dtype.startswith("float") or variable.dtype == "bfloat16"
+
+
+@contextlib.contextmanager
+def undone_unless(condition: tf.Tensor, model: keras.Model):
+    """Undoes what a block does to metrics and to state of this rank's rows where the scalar `condition` is false."""
+    variables = [*layer_state(model, synchronized=False), *(v for metric in model.metrics for v in metric.variables)]
+    with local_view():
+        before = [tf.identity(variable.value) for variable in variables]
+    yield
+    with local_view():
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(tf.where(condition, variable.value, value))
+
+
+metrics_to_logs = find("keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs")

@@ -1,0 +1,421 @@
+"""Everything in Keras and TensorFlow that is replaced, by what, and why: the one place that replaces anything at start.
+
+A line's wrapper takes what it replaces and returns what takes its place. Where several wrap the same name, the first
+is the innermost. `docs/seam.md` is made from this table.
+"""
+
+from typing import NamedTuple
+
+
+class Patch(NamedTuple):
+    """One replacement.
+
+    Args:
+        target: "module:name"; a name that ends in * stands for all that a class defines itself and begins like this.
+        by: what replaces it, "room.module:name" within seam/.
+        reason: why.
+        instead: True if `by` takes the place itself, and knows nothing of what was there.
+        everywhere: True if other modules have imported the function, and get the replacement, too.
+        since: the first version of Keras that has the name.
+        until: the first version that has it no more, empty for none.
+    """
+
+    target: str
+    by: str
+    reason: str
+    instead: bool = False
+    everywhere: bool = False
+    since: str = "3.14"
+    until: str = ""
+
+
+class Move(NamedTuple):
+    """A module or a class that is elsewhere in newer versions of Keras.
+
+    Args:
+        before: its name in this table, "module" or "module:class".
+        now: its name since.
+        since: the first version that has it there.
+    """
+
+    before: str
+    now: str
+    since: str = "3.16"
+
+
+MOVES = (
+    *(
+        Move(f"keras.src.backend.tensorflow.{room}", f"keras.src.backend.tensorflow.ops.{room}")
+        for room in ("core", "linalg", "math", "nn", "numpy")
+    ),
+    Move("keras.src.trainers.trainer:Trainer", "keras.src.trainers.trainer:BaseTrainer"),
+    Move("keras.src.backend.tensorflow.trainer:TensorFlowTrainer", "keras.src.backend.tensorflow.trainer:Trainer"),
+    Move(
+        "keras.src.export.saved_model_export_archive:SavedModelExportArchive",
+        "keras.src.export.saved_model_export_archive:BaseSavedModelExportArchive",
+    ),
+)
+
+TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+STRATEGIES = "keras.src.distribution.distribution_lib"
+DEVICES = "keras.src.backend.tensorflow.distribution_lib"
+VARIABLE = "keras.src.backend.tensorflow.core:Variable"
+OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer"
+TF_OPTIMIZER = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
+SCALED = "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer"
+RANDOM = "tensorflow.python.ops.gen_random_ops"
+STATELESS = "tensorflow.python.ops.gen_stateless_random_ops"
+GENERATOR = "tensorflow.python.ops.stateful_random_ops"
+MODEL = "keras.src.models.model:Model"
+ARCHIVE = "keras.src.export.saved_model_export_archive:SavedModelExportArchive"
+
+STRATEGY = (
+    Patch(
+        f"{STRATEGIES}:global_state", "models.active_strategy:STORE", "to keep the strategy past clear_session", True
+    ),
+    Patch(
+        f"{STRATEGIES}:DataParallel.get_data_layout",
+        "variables.layouts:data_layout",
+        "to leave data whole outside of steps",
+    ),
+    Patch(f"{STRATEGIES}:ModelParallel.get_data_layout", "variables.layouts:data_layout", "the same"),
+    Patch(f"{DEVICES}:list_devices", "models.devices:list_devices", "to list one device a rank", True),
+    Patch(f"{DEVICES}:get_device_count", "models.devices:get_device_count", "the same", True),
+    Patch(f"{DEVICES}:initialize", "models.devices:initialize", "to start communication", True),
+    Patch(f"{DEVICES}:num_processes", "models.devices:num_processes", "to tell the ranks", True),
+    Patch(f"{DEVICES}:process_id", "models.devices:process_id", "the same", True),
+    Patch(f"{DEVICES}:distribute_tensor", "variables.layouts:distribute_tensor", "to divide tensors over ranks", True),
+)
+VARIABLES = (
+    Patch(
+        f"{VARIABLE}._initialize_with_initializer",
+        "variables.sharded_variable:initialize_with_initializer",
+        "to make shards without the whole",
+    ),
+    Patch(f"{VARIABLE}._initialize", "variables.sharded_variable:initialize", "to divide a variable that has a layout"),
+    Patch(f"{VARIABLE}._initialize", "models.binding:initialize", "to note under which strategy a variable was made"),
+    Patch(
+        "keras.src.layers.layer:Layer.__new__", "step.origins:noted", "to know which line of the user's made a layer"
+    ),
+)
+OPTIMIZERS = (
+    Patch(f"{OPTIMIZER}.apply", "update.sharded_optimizer:apply", "to update shards by shards"),
+    Patch(f"{SCALED}.apply", "update.sharded_optimizer:apply", "the same"),
+    Patch(f"{OPTIMIZER}._backend_apply_gradients", "update.sharded_optimizer:apply_gradients", "the same"),
+    Patch(
+        f"{OPTIMIZER}._clip_gradients", "update.sharded_optimizer:clip_gradients", "to clip by whole gradients' norms"
+    ),
+    Patch(f"{SCALED}.check_finite", "update.sharded_optimizer:check_finite", "to skip updates of shards together"),
+    Patch(
+        f"{TF_OPTIMIZER}.add_variable_from_reference",
+        "update.sharded_optimizer:add_variable_from_reference",
+        "to divide slots as their variables",
+    ),
+    Patch(f"{TF_OPTIMIZER}._var_key", "update.sharded_optimizer:var_key", "to find the slots of shards"),
+    Patch(f"{TF_OPTIMIZER}._backend_update_step", "update.sharded_optimizer:update_step", "to update shards by shards"),
+    Patch(
+        f"{TF_OPTIMIZER}._overwrite_model_variables_with_average_value",
+        "update.sharded_optimizer:overwrite_with_average",
+        "the same",
+    ),
+    Patch(f"{TF_OPTIMIZER}.assign", "update.sharded_optimizer:assign", "the same"),
+    Patch(f"{TF_OPTIMIZER}.assign_add", "update.sharded_optimizer:assign", "the same"),
+    Patch(f"{TF_OPTIMIZER}.assign_sub", "update.sharded_optimizer:assign", "the same"),
+    Patch(f"{OPTIMIZER}.scale_loss", "update.optimizer:scale_loss", "to weight a loss by its rows"),
+    Patch(f"{OPTIMIZER}.apply", "update.optimizer:apply", "to reduce inside the update"),
+    Patch(f"{SCALED}.scale_loss", "update.optimizer:scale_loss", "to weight a loss by its rows"),
+    Patch(f"{SCALED}.apply", "update.optimizer:apply", "to reduce before the finite check"),
+    Patch(f"{OPTIMIZER}._clip_gradients", "update.optimizer:clip_gradients", "runs once an update, before clipping"),
+    Patch(
+        f"{OPTIMIZER}._overwrite_variables_directly_with_gradients",
+        "update.optimizer:overwrite",
+        "to keep the ranges of float8 equal",
+    ),
+    Patch(f"{SCALED}.check_finite", "update.optimizer:check_finite", "to skip updates together"),
+    Patch(
+        "keras.src.optimizers.multi_optimizer:MultiOptimizer.apply",
+        "update.optimizer:apply_several",
+        "to tell several optimizers that their loss is weighted",
+        since="3.15",
+    ),
+)
+GRADIENTS = (
+    Patch(
+        "tensorflow:GradientTape.gradient", "update.gradients:tape_gradient", "to sum gradients where a step takes them"
+    ),
+    Patch("tensorflow:GradientTape.jacobian", "update.gradients:tape_jacobian", "the same"),
+    Patch("tensorflow:GradientTape.batch_jacobian", "update.gradients:tape_batch_jacobian", "to leave it a rank's"),
+    Patch("tensorflow:gradients", "update.gradients:graph_gradients", "to sum gradients where a step takes them"),
+)
+LAYERS = (
+    Patch(
+        "keras.src.backend.tensorflow.numpy:take", "step.lookups:take", "to read only the rows that embeddings look up"
+    ),
+    Patch(
+        "keras.src.losses.loss:reduce_weighted_values",
+        "step.loss:reduce_weighted_values",
+        "to divide by weights and masks of all ranks",
+    ),
+    Patch("keras.src.layers.layer:Layer.__call__", "variables.outputs:noted", "to note how outputs are divided"),
+    Patch("keras.src.layers.layer:Layer.add_loss", "step.loss:add_loss", "to know sums over rows"),
+    Patch(
+        "keras.src.layers.layer:Layer._get_regularization_losses",
+        "step.loss:regularization_losses",
+        "to count a regularizer once where losses are sums",
+    ),
+    Patch(
+        "keras.src.metrics.reduction_metrics:Mean.update_state", "step.metrics:mean_update_state", "to weight losses"
+    ),
+    Patch(
+        "keras.src.layers.normalization.batch_normalization:BatchNormalization._moments",
+        "step.normalization:moments",
+        "to synchronize it",
+    ),
+)
+NUMBERS = (
+    Patch(
+        "keras.src.backend.tensorflow.core:shape", "rows.row_shapes:marked_shape", "to know which numbers count rows"
+    ),
+    Patch("keras.src.backend:shape", "rows.row_shapes:marked_shape", "the same", until="3.16"),
+    Patch("keras.src.backend.tensorflow:shape", "rows.row_shapes:marked_shape", "the same", until="3.16"),
+    Patch("keras.src.backend.tensorflow.ops:shape", "rows.row_shapes:marked_shape", "the same", since="3.16"),
+    Patch(
+        "tensorflow.python.ops.array_ops:shape_internal",
+        "rows.row_shapes:noted_shape",
+        "to know of which tensor a constant is the shape",
+    ),
+    Patch(
+        "tensorflow.python.ops.array_ops:_constant_if_small",
+        "rows.row_shapes:noted_constant",
+        "to know which constants have the batch's rows",
+    ),
+    Patch("tensorflow.python.ops.array_ops:ones_like_impl", "rows.row_shapes:noted_copy", "the same"),
+    Patch("tensorflow.python.ops.array_ops:zeros_like_impl", "rows.row_shapes:noted_copy", "the same"),
+    Patch("tensorflow.python.ops.gen_array_ops:fill", "rows.row_shapes:noted_fill", "the same"),
+    Patch(
+        "tensorflow.python.ops.shape_util:shape_tensor",
+        "rows.row_shapes:noted_vector",
+        "to know what the numbers of a shape were",
+    ),
+    Patch(f"{GENERATOR}:_shape_tensor", "rows.row_shapes:noted_vector", "the same"),
+    *(
+        Patch(f"{STATELESS}_v2:{name}", "rows.random_rows:counted", "to draw a rank's rows alone")
+        for name in (
+            "stateless_random_normal_v2",
+            "stateless_random_uniform_v2",
+            "stateless_random_uniform_int_v2",
+            "stateless_random_uniform_full_int_v2",
+            "stateless_truncated_normal_v2",
+        )
+    ),
+    *(
+        Patch(f"{module}:{name}", "rows.random_rows:drawn_whole", "to cut a rank's rows")
+        for module, names in (
+            (f"{STATELESS}_v2", ("stateless_random_gamma_v3",)),
+            (STATELESS, ("stateless_multinomial", "stateless_random_binomial", "stateless_random_poisson")),
+            (RANDOM, ("multinomial", "random_standard_normal", "random_uniform", "random_uniform_int")),
+            (RANDOM, ("truncated_normal", "random_gamma", "random_poisson_v2")),
+        )
+        for name in names
+    ),
+    Patch(
+        f"{RANDOM}:random_shuffle", "rows.random_rows:shuffled", "to shuffle each rank's rows in an order of its own"
+    ),
+    Patch(
+        f"{GENERATOR}:Generator._prepare_key_counter",
+        "rows.random_rows:skipping_all_rows",
+        "to move generators on alike",
+    ),
+)
+STEPS = (
+    Patch(
+        "keras.src.backend.tensorflow.trainer:TFEpochIterator",
+        "call.epoch:ShardedEpochIterator",
+        "to cut global batches into the ranks' rows",
+        True,
+    ),
+    Patch(
+        "keras.src.trainers.trainer:Trainer.compile", "call.trainer:compile_model", "to bind a model to the strategy"
+    ),
+    Patch(
+        "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs",
+        "call.trainer:metrics_result",
+        "to sum metric states over ranks",
+    ),
+    Patch(
+        "keras.src.trainers.trainer:Trainer._resolve_auto_jit_compile",
+        "call.trainer:resolve_jit",
+        "to leave XLA off where it cannot be",
+    ),
+    *(
+        Patch(f"{TRAINER}.{name}", "call.trainer:together", "to run it on all ranks together")
+        for name in ("fit", "evaluate", "predict")
+    ),
+    *(
+        Patch(f"{TRAINER}.{name}", "call.trainer:batch_together", "the same")
+        for name in ("train_on_batch", "test_on_batch", "predict_on_batch")
+    ),
+    Patch(f"{TRAINER}.train_step", "call.trainer:stock_step", "to know Keras's own step from a user's"),
+    Patch(f"{TRAINER}.test_step", "call.trainer:stock_step", "the same"),
+    Patch(f"{TRAINER}._make_function", "call.trainer:make_function", "to tell a step its rows"),
+    Patch(f"{TRAINER}.make_predict_function", "call.trainer:make_predict_function", "to gather predictions"),
+)
+FILES = (
+    Patch("tensorflow:data.Dataset.cache", "feed.caches:cache", "to give each rank a file of its own"),
+    Patch("keras.src.utils.file_utils:get_file", "feed.downloads:get_file", "to download on one rank", everywhere=True),
+    Patch(
+        "keras.src.saving.saving_lib:save_model", "files.whole_files:written_beside", "to have whole files on all ranks"
+    ),
+    Patch("keras.src.saving.saving_lib:save_weights_only", "files.whole_files:written_beside", "the same"),
+    Patch(
+        "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5", "files.whole_files:making_folders", "the same"
+    ),
+    Patch(f"{MODEL}.export", "files.whole_files:making_folders", "the same"),
+    Patch(f"{ARCHIVE}.write_out", "files.whole_files:making_folders", "the same"),
+    Patch(
+        f"{ARCHIVE}._filter_and_track_resources", "files.whole_files:in_order", "to list variables alike on all ranks"
+    ),
+    Patch(
+        "keras.src.utils.io_utils:print_msg", "files.whole_files:with_the_name_given", "to tell the path that was given"
+    ),
+    Patch(
+        "keras.src.utils.io_utils:ask_to_proceed_with_overwrite",
+        "files.whole_files:asked_on_rank_0",
+        "to ask on one rank",
+    ),
+    *(
+        Patch(f"{MODEL}.{name}", "files.model_files:saved_together", "to save a divided model by all ranks")
+        for name in ("save", "save_weights", "export")
+    ),
+    Patch("keras.src.saving.saving_lib:save_model", "files.model_files:saved_together", "the same"),
+    Patch("keras.src.saving.saving_lib:save_weights_only", "files.model_files:saved_together", "the same"),
+    Patch(
+        "keras.src.saving.saving_lib:is_memory_sufficient",
+        "files.model_files:memory_is_sufficient",
+        "to keep files of divided models out of memory",
+    ),
+)
+CALLBACKS = (
+    Patch(
+        "keras.src.callbacks.backup_and_restore:BackupAndRestore.on_train_begin",
+        "callbacks.stock_callbacks:restore_together",
+        "to restore on all ranks",
+    ),
+    Patch(
+        "keras.src.callbacks.remote_monitor:RemoteMonitor.on_epoch_end",
+        "callbacks.stock_callbacks:only_where_written",
+        "to send on one rank",
+    ),
+    Patch(
+        "keras.src.callbacks.tensorboard:TensorBoard._start_trace",
+        "callbacks.stock_callbacks:only_where_written",
+        "to profile one rank",
+    ),
+    Patch(
+        "keras.src.callbacks.tensorboard:TensorBoard._train_writer",
+        "callbacks.stock_callbacks:no_writer",
+        "to write on one rank",
+    ),
+    Patch("keras.src.callbacks.tensorboard:TensorBoard._val_writer", "callbacks.stock_callbacks:no_writer", "the same"),
+    *(
+        Patch(
+            f"keras.src.callbacks.{name}",
+            "callbacks.stock_callbacks:acting",
+            "to know for which callback a function works",
+        )
+        for name in (
+            "model_checkpoint:ModelCheckpoint.on_*",
+            "model_checkpoint:ModelCheckpoint._save_model",
+            "backup_and_restore:BackupAndRestore.on_*",
+            "backup_and_restore:BackupAndRestore._save_model",
+            "tensorboard:TensorBoard.on_*",
+            "tensorboard:TensorBoard.set_model",
+            "csv_logger:CSVLogger.on_*",
+            "remote_monitor:RemoteMonitor.on_*",
+            "early_stopping:EarlyStopping.on_*",
+            "reduce_lr_on_plateau:ReduceLROnPlateau.on_*",
+            "learning_rate_scheduler:LearningRateScheduler.on_*",
+        )
+    ),
+    Patch(f"{MODEL}.save", "callbacks.stock_callbacks:saves_once", "callbacks save by it"),
+    Patch(f"{MODEL}.save_weights", "callbacks.stock_callbacks:saves_once", "the same"),
+    *(
+        Patch(f"keras.src.utils.file_utils:{name}", "callbacks.stock_callbacks:nothing", "callbacks write by it")
+        for name in ("makedirs", "copy", "remove", "rmtree")
+    ),
+    Patch("keras.src.utils.file_utils:File", "callbacks.stock_callbacks:into_nothing", "the same"),
+    Patch("keras.src.utils.io_utils:print_msg", "callbacks.stock_callbacks:nothing", "callbacks print by it"),
+    Patch(f"{MODEL}.summary", "models.summary:summary", "to print on one rank"),
+)
+PATCHES = (
+    *STRATEGY,
+    *VARIABLES,
+    *OPTIMIZERS,
+    *GRADIENTS,
+    *LAYERS,
+    *NUMBERS,
+    *STEPS,
+    *FILES,
+    *CALLBACKS,
+)
+
+
+class Use(NamedTuple):
+    """A private name that is used as it is.
+
+    Args:
+        target: "module:name".
+        reason: why.
+    """
+
+    target: str
+    reason: str
+
+
+ADAPTERS = "keras.src.trainers.data_adapters"
+COMMON = "keras.src.backend.common"
+
+USES = (
+    Use(f"{STRATEGIES}:distribution", "to know the strategy that is active"),
+    Use(f"{STRATEGIES}:set_distribution", "to hide it from data adapters"),
+    Use(f"{STRATEGIES}:DeviceMesh", "to know meshes"),
+    Use(f"{STRATEGIES}:TensorLayout", "to say that data is not divided"),
+    Use(f"{COMMON}.global_state:get_global_attribute", "to know which layer is under way"),
+    Use(f"{COMMON}.name_scope:current_path", "the same"),
+    Use(f"{COMMON}.stateless_scope:in_stateless_scope", "to know where variables are not made"),
+    Use(f"{COMMON}.symbolic_scope:in_symbolic_scope", "to know where models are built from symbols"),
+    Use("keras.src.backend:compute_output_spec", "to build a model from the types of its inputs"),
+    Use(f"{COMMON}.variables:standardize_shape", "to know a variable's shape before it is made"),
+    Use("keras.src.backend.config:keras_home", "to find where get_file downloads to"),
+    *(
+        Use(f"keras.src.backend.tensorflow.{room}", "to give its functions rules for sharded tensors")
+        for room in ("core", "linalg", "math", "nn", "numpy", "random", "rnn")
+    ),
+    Use("keras.src.backend.tensorflow.trainer:TensorFlowTrainer._autoconvert_optionals", "to call a step directly"),
+    Use("keras.src.losses.loss:apply_mask", "to divide by weights and masks of all ranks"),
+    Use("keras.src.losses.loss:standardize_reduction", "the same"),
+    Use("keras.src.optimizers.base_optimizer:BaseOptimizer.add_variable_from_reference", "to divide slots"),
+    Use("keras.src.random.seed_generator:GLOBAL_SEED_GENERATOR", "to begin with rank 0's seed for unseeded draws"),
+    Use("keras.src.trainers.compile_utils:CompileMetrics", "to know the container of the metrics of compile"),
+    Use("keras.src.trainers.compile_utils:MetricsList", "the same"),
+    Use("keras.src.trainers.epoch_iterator:EpochIterator", "to cut global batches into the ranks' rows"),
+    Use("keras.src.trainers.trainer:Trainer._symbolic_build", "to build a model before its weights are compared"),
+    Use("keras.src.trainers.trainer:Trainer._compute_loss", "to build losses from sparse batches"),
+    Use(f"{ADAPTERS}.data_adapter:DataAdapter", "to know the kind of input"),
+    Use(f"{ADAPTERS}.array_data_adapter:ArrayDataAdapter", "to cut arrays before copying rows"),
+    Use(f"{ADAPTERS}.array_slicing:convert_to_sliceable", "the same"),
+    Use(f"{ADAPTERS}.tf_dataset_adapter:TFDatasetAdapter", "to know the kind of input"),
+    Use(f"{ADAPTERS}.torch_data_loader_adapter:TorchDataLoaderAdapter", "the same"),
+    Use(f"{ADAPTERS}.py_dataset_adapter:PyDatasetAdapter", "to shuffle alike on all ranks"),
+    Use(f"{ADAPTERS}.py_dataset_adapter:PyDatasetAdapter._finite_generator", "the same"),
+    Use(f"{ADAPTERS}.py_dataset_adapter:PyDatasetAdapter._standardize_batch", "the same"),
+    Use(f"{ADAPTERS}.py_dataset_adapter:OrderedEnqueuer", "the same"),
+    Use(f"{ADAPTERS}.py_dataset_adapter:OrderedEnqueuer._run", "the same"),
+    Use("keras.src.tree:map_structure", "to walk arguments as Keras does"),
+    Use("keras.src.utils.file_utils:is_remote_path", "to write beside a path where there are folders"),
+    Use("keras.src.utils.tracking:DotNotTrackScope", "to replace the loss tracker by one that keeps the newest loss"),
+    Use("tensorflow:__internal__.types.Tensor", "so that a sharded tensor passes for a tensor"),
+    Use("tensorflow.python.data.experimental.ops.distribute:compute_batch_size", "to know a dataset's batch size"),
+    Use("tensorflow.python.eager.record:should_record_backprop", "to share gathered values while no tape records"),
+    Use("tensorflow.python.framework.tensor_util:constant_value_as_shape", "to know sizes while tracing"),
+)

@@ -1,0 +1,299 @@
+"""One call of `fit`, `evaluate` or `predict` on all ranks together: what they agree on before, during and after."""
+
+import contextlib
+import contextvars
+import dataclasses
+import logging
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+from keras.callbacks import BackupAndRestore, History, ModelCheckpoint, ProgbarLogger, TensorBoard
+
+from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.broadcast import broadcast_variables
+from keras_par.comm.turns import name_of_thread
+from keras_par.plan.fingerprint import first_unequal
+from keras_par.seam.feed.arrays import checksum, global_seed
+from keras_par.seam.feed.input import Source
+from keras_par.seam.feed.same_data import warn_if_unequal, warn_of_other_rows
+from keras_par.seam.feed.shards import Remainder
+from keras_par.seam.models.binding import Binding, optimizers_of
+from keras_par.seam.models.same_weights import require_same_weights
+from keras_par.seam.step import metrics
+from keras_par.seam.together.meeting import meet
+from keras_par.seam.together.prepare import prepare
+from keras_par.seam.together.writers import require_everywhere, warn_of_other_paths
+from keras_par.sharding.views import sharded
+
+End = Literal["same", "agree", "fill up"]
+logger = logging.getLogger("keras_par")
+
+Kind = Literal["fit", "evaluate", "predict", "train_on_batch", "test_on_batch"]
+
+
+class Run:
+    """One call of a trainer method on a bound model, the same call on every rank.
+
+    Args:
+        model: the bound model.
+        binding: its strategy.
+        kind: the method called.
+        settings: arguments that must be equal on all ranks, as JSON can carry them.
+        logs_each_step: True if something on this rank reads the logs of single steps.
+        files: `writers.places` of this rank's callbacks; all ranks' are in `heard` once an input is open.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        binding: Binding,
+        kind: Kind,
+        settings: dict[str, Any],
+        logs_each_step: bool,
+        files: dict[str, str | None] | None = None,
+    ):
+        self.model, self.binding, self.kind = model, binding, kind
+        self.communicator = binding.communicator
+        self.settings = settings
+        self.logs_each_step = logs_each_step
+        self.files = files or {}
+        self.heard: list[dict[str, str | None]] = []
+        self.weight: tf.Tensor | None = None  # this rank's, in the newest logs of a step of the user's own
+        self._started = False
+
+    def __enter__(self) -> "Run":
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *error) -> None:
+        _current.reset(self._token)
+
+    @property
+    def remainder(self) -> Remainder:
+        """What happens to odd rows of the input that is opened next; only training data may be changed by it."""
+        return self.binding.options.remainder if self.kind == "fit" and not self._started else "exact"
+
+    def open(self, source: Source) -> "Opened":
+        """This rank's dataset of an input all ranks were given, and how its epochs end.
+
+        The first input of a call also prepares the model. Costs two all-gathers of a few bytes, and those of
+        `prepare`.
+
+        Raises:
+            ValueError: on every rank, if the ranks' arguments or inputs do not fit together.
+        """
+        about, complaint = self._describe(source), source.complaint(self.binding.num_shards)
+        rows = None if source.is_sharded else about["rows"]
+        answers = meet(self.communicator, about, complaint, self.model.name, rows)
+        require_equal(self.kind, answers, unequal="batches" if source.is_sharded else None)
+        self.logs_each_step = any(answer["logs_each_step"] for answer in answers)
+        if not self._started:
+            self.heard = [answer["files"] for answer in answers]
+            warn_of_other_paths(self.communicator, self.heard)
+        warn_if_unequal(self.communicator, [answer["rows"] for answer in answers], "there are other arrays")
+        seeds = [answer["seed"] for answer in answers]
+        shuffle_seed = seeds[0] if len(set(seeds)) > 1 else None
+        data = self.binding.data
+        dataset = source.dataset(data.size, data.rank, shuffle_seed, answers[0]["order"])
+        if not self._started and (self.kind == "fit" or not self.binding.prepared):
+            prepare(self.model, self.binding, dataset.element_spec, only_predict=self.kind == "predict")
+            if sharded(self.model.variables):
+                require_everywhere(self.model, self.heard)
+        self._started = True
+        counts = [answer["batches"] for answer in answers]
+        unannounced = any(answer["may_end_unannounced"] for answer in answers)
+        uneven = source.is_sharded and (unannounced or len(set(counts)) > 1)
+        if self.communicator.rank == 0:
+            say_what_is_odd(source, counts if uneven else [], data.size)
+        end: End = "fill up" if uneven else "agree" if unannounced else "same"
+        largest = None if None in counts else max(counts)
+        return Opened(dataset, largest if source.is_sharded else source.num_batches, end)
+
+    def same_so_far(self, source: Source, num_batches: int) -> None:
+        """Warns if the ranks have read different data. Costs two all-gathers of a few bytes."""
+        if source.digest is not None:
+            read = self.communicator.all_gather_object(source.digest.after(num_batches), "kp.same_data")
+            warn_of_other_rows(self.communicator, read)
+
+    def open_batch(self, batch) -> None:
+        """Prepares the model before its first `*_on_batch`, whose `batch` is global.
+
+        In another thread than the main one it costs two all-gathers of a few bytes, to find the others' same call.
+        """
+        if name_of_thread() is not None:
+            rows = checksum(batch) if getattr(self.binding.strategy, "auto_shard_dataset", True) else None
+            answers = meet(self.communicator, {"call": self.kind}, None, self.model.name, rows)
+            require_equal(self.kind, answers)
+        if not self.binding.prepared:
+            spec = keras.tree.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), batch)
+            prepare(self.model, self.binding, spec, only_predict=self.kind == "predict")
+
+    def global_logs(self, logs):
+        """The logs of all ranks' rows. Costs one all-reduce for each dtype of the metrics' state."""
+        return metrics.global_logs(self.binding.data, self.model, logs, metrics.metrics_to_logs, self.weight)
+
+    def any_rank(self, flag: bool) -> bool:
+        """True if `flag` is true on some rank. Costs one all-reduce of a scalar."""
+        [most] = self.communicator.all_reduce([tf.constant(int(flag))], "kp.any", "max")
+        return bool(most)
+
+    def share_learning_rates(self) -> None:
+        """Gives all ranks the learning rates of rank 0. Costs one broadcast of a few bytes."""
+        variables = [variable for each in optimizers_of(self.model) for variable in each.variables]
+        rates = [variable for variable in variables if variable.name == "learning_rate"]
+        broadcast_variables(rates, communicator=self.communicator)
+
+    def fewest(self, count: int) -> int:
+        """The smallest of the ranks' `count`s. Costs one all-reduce of a scalar."""
+        [least] = self.communicator.all_reduce([tf.constant(count)], "kp.fewest", "min")
+        return int(least)
+
+    def most(self, count: int) -> int:
+        """The largest of the ranks' `count`s. Costs one all-reduce of a scalar."""
+        [largest] = self.communicator.all_reduce([tf.constant(count)], "kp.most", "max")
+        return int(largest)
+
+    def _describe(self, source: Source) -> dict[str, Any]:
+        return {
+            "call": self.kind,
+            **self.binding.describe(),
+            "kind of input": None if source.is_sharded else source.kind,
+            **self.settings,
+            "batches": source.num_batches,
+            "batch size": source.batch_size,
+            "sharded": source.is_sharded,
+            "may_end_unannounced": source.may_end_unannounced,
+            "logs_each_step": self.logs_each_step,
+            "files": self.files,
+            "seed": global_seed(),
+            "order": source.order if self.communicator.rank == 0 else None,
+            "rows": source.checksum(),
+        }
+
+
+_current: contextvars.ContextVar[Run | None] = contextvars.ContextVar("keras_par_run", default=None)
+
+
+def current() -> Run | None:
+    """The call of a trainer method that is under way on a bound model, None outside."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Within it no call is under way."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """This rank's dataset, the batches of an epoch on the rank that has most (None: unknown), and how epochs end.
+
+    "same": all ranks have as many batches. "agree": the ranks ask each other whether all have one more, and end with
+    the first that has none. "fill up": they end with the last, and ranks without a batch take part with no rows.
+    """
+
+    dataset: tf.data.Dataset
+    num_batches: int | None
+    end: End
+
+
+NEED_NOT_BE_EQUAL = ("turn", "may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows")
+
+
+def say_what_is_odd(source: Source, counts: list[int | None], num_ranks: int) -> None:
+    """Logs rows that are dropped or read twice, and ranks that have fewer batches than others.
+
+    Args:
+        source: this rank's input.
+        counts: each rank's batches if they are not equal, else nothing.
+        num_ranks: of the job.
+    """
+    if source.changed_rows:
+        logger.warning(
+            "keras-par: of a global batch whose rows %d ranks do not divide, rows are %s (remainder=%r)",
+            num_ranks,
+            source.changed_rows,
+            source.remainder,
+        )
+    if None not in counts and counts:
+        logger.warning("keras-par: the ranks have %s batches; a rank without one takes part with no rows", counts)
+
+
+def require_equal(kind: Kind, answers: list[dict[str, Any]], unequal: str | None = None) -> None:
+    """Raises the same ValueError on every rank if the ranks' answers differ in what would make them part ways.
+
+    Args:
+        kind: the method called.
+        answers: one for each rank.
+        unequal: a key whose values may differ.
+    """
+    found = first_unequal(answers, NEED_NOT_BE_EQUAL if unequal is None else (*NEED_NOT_BE_EQUAL, unequal))
+    if found is None:
+        return
+    key, other = found
+    advice = (
+        "give all ranks the same data, or shard it with kp.data.shard, so that fit knows that each has its own"
+        if key == "batches"
+        else "call it with the same arguments on every rank"
+    )
+    raise AgreedValueError(
+        f"keras-par: the ranks do not agree about {kind}: '{key}' is {answers[0].get(key)} on rank 0 but "
+        f"{answers[other].get(key)} on rank {other}: {advice}."
+    )
+
+
+def reads_each_step(callbacks: list, mode: Literal["train", "test"]) -> bool:
+    """True if one of `callbacks` looks at single steps, so that the ranks' logs and decisions there must be equal."""
+    return any(not is_quiet(callback, mode) for callback in callbacks)
+
+
+def is_quiet(callback: keras.callbacks.Callback, mode: Literal["train", "test"]) -> bool:
+    """True if the callback leaves single steps alone, or only shows or stores what it is given."""
+    if isinstance(callback, (History, ProgbarLogger)) or getattr(callback, "reads_own_logs", False):
+        return True
+    if isinstance(callback, (ModelCheckpoint, BackupAndRestore)) and callback.save_freq == "epoch":
+        return True
+    if isinstance(callback, TensorBoard) and callback.update_freq == "epoch":
+        return True
+    hooks = (f"on_{mode}_batch_begin", f"on_{mode}_batch_end", "on_batch_begin", "on_batch_end")
+    return all(getattr(getattr(callback, hook), "_is_default", False) for hook in hooks)
+
+
+class StopTogether(keras.callbacks.Callback):
+    """Stops all ranks as soon as a callback on one of them asks for it, so that none goes on alone.
+
+    It comes after the user's callbacks. Epochs begin with rank 0's learning rates, and `fit` returns when all ranks'
+    callbacks are done, so that what one of them writes is complete. After each epoch, and then, the weights must be
+    the same on all ranks, which costs one all-gather of 8 bytes a variable.
+    """
+
+    reads_own_logs = True
+
+    def on_epoch_begin(self, epoch, logs=None):
+        run = current()
+        if run is not None:
+            run.share_learning_rates()
+
+    def on_train_end(self, logs=None):
+        run = current()
+        if run is not None:
+            require_same_weights(run.binding, self.model)
+            run.communicator.barrier("kp.train_end")
+
+    def on_train_batch_end(self, batch, logs=None):
+        run = current()
+        if run is not None and run.logs_each_step:
+            self.model.stop_training = run.any_rank(self.model.stop_training)
+
+    def on_epoch_end(self, epoch, logs=None):
+        run = current()
+        if run is not None:
+            require_same_weights(run.binding, self.model)
+            self.model.stop_training = run.any_rank(self.model.stop_training)

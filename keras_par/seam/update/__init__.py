@@ -1,0 +1,1 @@
+"""Gradients of the global batch, and optimizers that update by them."""

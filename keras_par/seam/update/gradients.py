@@ -1,0 +1,301 @@
+"""Makes gradients that a step of the user's own takes those of the global batch, where they are computed.
+
+Whatever the step does to them then (clips, normalizes, adds up, assigns by hand) it does to what one process would
+have. Keras's own step leaves the sum to the optimizer's update, see `optimizer.py`.
+"""
+
+import contextlib
+import contextvars
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_par.comm import differentiable
+from keras_par.comm.reducer import Gradient, scaled
+from keras_par.seam.rows.row_dims import UNSURE, Rows, is_symbolic
+from keras_par.seam.variables.layouts import divide
+from keras_par.sharding import step as steps
+from keras_par.sharding.names import is_in_loop
+from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.views import identity, is_sharded, is_summed, local_view
+
+OF_BATCH = "keras_par_gradient_of_batch"
+VARIABLES = (tf.Variable, keras.Variable)
+
+# Inside of a jacobian, whose rows are gradients that must stay what they are.
+_is_jacobian: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_jacobian", default=False)
+
+
+def tape_gradient(original):
+    """Gradients of variables are those of the global batch, those of tensors are this rank's."""
+
+    def replacement(self, target, sources, output_gradients=None, unconnected_gradients=tf.UnconnectedGradients.NONE):
+        def take(weights=output_gradients):
+            return original(self, target, sources, weights, unconnected_gradients)
+
+        return of_batch(take, target, sources, output_gradients, is_repeatable=self._persistent)
+
+    return replacement
+
+
+def graph_gradients(original):
+    """As `tape_gradient`."""
+
+    def replacement(ys, xs, grad_ys=None, *args, **kwargs):
+        def take(weights=grad_ys):
+            return original(ys, xs, weights, *args, **kwargs)
+
+        return of_batch(take, ys, xs, grad_ys, is_repeatable=True)
+
+    return replacement
+
+
+def tape_jacobian(original):
+    """Of a target with rows it has this rank's rows; any other is of the global batch, for variables."""
+
+    def replacement(self, target, sources, *args, **kwargs):
+        with as_they_are():
+            jacobians = original(self, target, sources, *args, **kwargs)
+        step = steps.current()
+        flat = tf.nest.flatten(sources)
+        places = [place for place, source in enumerate(flat) if isinstance(source, VARIABLES)]
+        if step is None or step.probe is not None or not places or has_rows(step, target):
+            return jacobians
+        result, weight = tf.nest.flatten(jacobians), weight_of(step, target)
+        own = [scaled(result[place], weight, no_nan=step.thin) for place in places]
+        for place, jacobian in zip(places, summed(step, own, [flat[place] for place in places], False), strict=True):
+            result[place] = jacobian
+        return tf.nest.pack_sequence_as(sources, result)
+
+    return replacement
+
+
+def tape_batch_jacobian(original):
+    """That of this rank's rows, as it is."""
+
+    def replacement(self, *args, **kwargs):
+        with as_they_are():
+            return original(self, *args, **kwargs)
+
+    return replacement
+
+
+@contextlib.contextmanager
+def as_they_are():
+    """Within it gradients stay this rank's."""
+    token = _is_jacobian.set(True)
+    try:
+        yield
+    finally:
+        _is_jacobian.reset(token)
+
+
+def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
+    """What `take`, a function of output gradients, gives; for variables weighted, and summed over the ranks.
+
+    Args:
+        take: takes the gradients.
+        target: of which.
+        sources: with respect to which.
+        output_gradients: as the step gave them.
+        is_repeatable: True if `take` can be called twice.
+    """
+    step = steps.current()
+    flat = tf.nest.flatten(sources)
+    places = [place for place, source in enumerate(flat) if isinstance(source, VARIABLES)]
+    targets = tf.nest.flatten(target)
+    if step is None or _is_jacobian.get() or not places or is_for_apply(step, targets):
+        return take()
+    if step.probe is not None:
+        step.probe += [each for each in targets if isinstance(each, tf.Tensor)]
+        return tf.nest.map_structure(named_as_gradient, take())
+    result = tf.nest.flatten(take(weigh(step, targets, output_gradients)))
+    if len(places) < len(flat):
+        own = tf.nest.flatten(take()) if is_repeatable else unweighted(step, targets, result)
+    else:
+        own = result
+    sums = iter(summed(step, [result[place] for place in places], [flat[place] for place in places]))
+    result = [shown(next(sums), flat[place]) if place in places else own[place] for place in range(len(flat))]
+    return tf.nest.pack_sequence_as(sources, result)
+
+
+def shown(gradient: Gradient, variable: Any) -> Any:
+    """The gradient of a variable as a step of the user's own sees it: whole where the variable is divided."""
+    if gradient is None or not is_sharded(variable):
+        return gradient
+    return ShardedTensor(tf.convert_to_tensor(gradient), variable.axes, variable.mesh)
+
+
+def of_shards(gradients: Iterable[Any], variables: Iterable[Any]) -> list[Gradient]:
+    """What an optimizer takes: of gradients that a step of the user's own has seen whole, the variables' shards."""
+    return [of_shard(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
+
+
+def of_shard(gradient: Any, variable: Any) -> Gradient:
+    if isinstance(gradient, tf.Tensor) and is_sharded(variable):
+        is_whole = gradient.shape.is_compatible_with(variable._shape)
+        if not is_whole or gradient.shape.is_compatible_with(variable.local_shape):
+            return gradient
+    elif not isinstance(gradient, ShardedTensor):
+        return gradient
+    return divide(gradient, variable.axes, variable.mesh).local
+
+
+def named_as_gradient(gradient: Any) -> Any:
+    """`gradient` under a name by which the probe finds losses that are made of gradients."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(named_as_gradient(gradient.values), gradient.indices, gradient.dense_shape)
+    return None if gradient is None else tf.identity(gradient, name=OF_BATCH)
+
+
+def unweighted(step: steps.Step, targets: list, gradients: list) -> list:
+    """What `gradients` would be without weights.
+
+    Raises:
+        ValueError: the targets' weights differ.
+    """
+    tensors = [each for each in targets if isinstance(each, tf.Tensor) and each.dtype.is_floating]
+    if len({has_rows(step, each) for each in tensors}) > 1:
+        raise ValueError(
+            "keras-par: a training step takes the gradients of losses of rows and of means over rows at once, with "
+            "respect to variables and to tensors: take those of variables by a call of their own, of a persistent tape."
+        )
+    return [scaled(gradient, tf.math.reciprocal_no_nan(weight_of(step, tensors[0]))) for gradient in gradients]
+
+
+def is_for_apply(step: steps.Step, targets: list) -> bool:
+    """True for the loss of Keras's own step, whose gradients the optimizer reduces."""
+    return step.is_stock and any(target is each for target in targets for each in step.targets)
+
+
+def weigh(step: steps.Step, targets: list, output_gradients) -> list:
+    """Output gradients that make each target's gradient this rank's part of the global batch's."""
+    given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
+    return [weighted(step, target, each) for target, each in zip(targets, given, strict=True)]
+
+
+def weighted(step: steps.Step, target: Any, output_gradient: Any) -> Any:
+    if not isinstance(target, tf.Tensor) or not target.dtype.is_floating:
+        return output_gradient
+    ones = tf.ones_like(target) if output_gradient is None else tf.convert_to_tensor(output_gradient, target.dtype)
+    return step.times(ones, weight_of(step, target))
+
+
+def weight_of(step: steps.Step, target: tf.Tensor) -> tf.Tensor:
+    """What a loss is multiplied by. One with a value for each row has the gradient of its sum, which needs no share."""
+    per_row = has_rows(step, target)
+    weight = tf.cast(step.local > 0, target.dtype) if per_row else step.weight(target.dtype)
+    return step.binding.times(weight)
+
+
+def has_rows(step: steps.Step, target: tf.Tensor) -> bool:
+    """True if the target's first dim is the batch's rows, each in one place or more.
+
+    In a graph that is followed back to the batch; where it cannot be, and in eager steps, the sizes decide.
+    """
+    if target.shape.rank == 0:
+        return False
+    known = step.rows.of(target) if step.rows is not None and is_symbolic(target) else UNSURE
+    if known is not UNSURE:
+        return isinstance(known, Rows) and known.dim == 0
+    local = step.local if step.rows is None else step.rows.here
+    if target.shape.rank is None or target.shape[0] is None:
+        return True
+    if isinstance(local, tf.Tensor) and is_symbolic(local):
+        return False  # the batch's rows are not known while tracing
+    return target.shape[0] % max(int(local), 1) == 0
+
+
+def summed(step: steps.Step, gradients: list, variables: list, have_shapes: bool = True) -> list[Gradient]:
+    """Weighted gradients, with their variables' shapes or others, summed over the ranks.
+
+    Costs one all-reduce for each bucket, and one for each gradient backward.
+    """
+    own = {identity(variable) for variable in variables}
+    step.binding.weighted_at_tape |= own
+    if is_in_loop():
+        warnings.warn(
+            "keras-par: a training step takes a gradient within a loop of a graph, where ranks cannot talk: what the "
+            "loop does to it, it does to this rank's part, and the optimizer sums over ranks: if the step does more "
+            "than adding gradients up, use a loop of Python's.",
+            stacklevel=2,
+        )
+        return gradients
+    step.require_plain("a gradient of variables that is taken beside the optimizer's")
+    step.binding.summed_at_tape |= own
+    gradients = with_shapes(gradients, variables) if have_shapes else gradients
+    if step.thin:  # what a stand-in row gives does not count, even if it is NaN
+        counts = tf.cast(step.local > 0, tf.float32)
+        gradients = [
+            gradient if is_summed(variable) else scaled(gradient, counts, no_nan=True)
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+    return newest_ranges(step, total(step, gradients, variables), gradients, variables)
+
+
+def newest_ranges(step: steps.Step, sums: list[Gradient], own: list[Gradient], variables: list) -> list[Gradient]:
+    """`sums`, with maxima over ranks for variables that take their gradients as values, as float8's ranges do."""
+    places = [place for place, each in enumerate(variables) if getattr(each, "overwrite_with_gradient", False)]
+    places = [place for place in places if own[place] is not None]
+    if places:
+        most = step.communicator.all_reduce([own[place] for place in places], step.name("ranges"), "max")
+        for place, value in zip(places, most, strict=True):
+            sums[place] = value
+    return sums
+
+
+def total(step: steps.Step, gradients: list[Gradient], variables: list) -> list[Gradient]:
+    """The sums over ranks, differentiable: what all ranks make of a sum goes back to all parts of it."""
+    places = [place for place, gradient in enumerate(gradients) if gradient is not None]
+    own = [gradients[place] for place in places]
+    indices: list[tf.Tensor | None] = []
+
+    @tf.custom_gradient
+    def call(*values):
+        parts = [with_values(gradient, each) for gradient, each in zip(own, values, strict=True)]
+        sums = step.binding.sum_gradients(step, parts, [variables[place] for place in places])
+        indices[:] = [each.indices if isinstance(each, tf.IndexedSlices) else None for each in sums]
+
+        def backward(*upstream):
+            return [sent_back(step, *each) for each in zip(upstream, parts, strict=True)]
+
+        return [values_of(each) for each in sums], backward
+
+    result = list(gradients)
+    sums = call(*map(values_of, own)) if own else []
+    for place, values, gathered in zip(places, sums, indices, strict=True):
+        result[place] = values if gathered is None else with_values(gradients[place], values, gathered)
+    return result
+
+
+def sent_back(step: steps.Step, upstream: tf.Tensor, part: Gradient) -> tf.Tensor:
+    """The gradient of this rank's part of a sum, of which `upstream` is what this rank makes."""
+    like = values_of(part)
+    is_sparse = isinstance(part, tf.IndexedSlices)
+    upstream = tf.ensure_shape(upstream, [None, *like.shape[1:]] if is_sparse else like.shape)
+    [everything] = differentiable.total([upstream], step.communicator, step.name)
+    return differentiable.own_rows(everything, like, step.communicator, step.name) if is_sparse else everything
+
+
+def values_of(gradient) -> tf.Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def with_values(gradient, values: tf.Tensor, indices: tf.Tensor | None = None):
+    """The gradient with other values, and other indices unless None."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(values, gradient.indices if indices is None else indices, gradient.dense_shape)
+    return values
+
+
+def with_shapes(gradients, variables) -> list:
+    """`gradients` with the static shapes of their variables, which some gradients lack but bucketing needs."""
+    gradients, variables = list(gradients), list(variables)
+    with local_view():
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if isinstance(gradient, tf.Tensor) and not gradient.shape.is_fully_defined():
+                gradient.set_shape(variable.shape)
+    return gradients

@@ -1,0 +1,166 @@
+"""Reduces the gradients of Keras's own step inside an optimizer's update: after accumulation, before clipping, once."""
+
+import contextlib
+
+import tensorflow as tf
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+
+from keras_par.comm.reducer import scaled
+from keras_par.seam.update.gradients import newest_ranges, of_shards, weight_of, with_shapes
+from keras_par.seam.update.sharded_optimizer import targets
+from keras_par.sharding import step as steps
+from keras_par.sharding.views import identity, is_summed
+
+
+def scale_loss(original):
+    """Weights the loss of Keras's own step by this rank's rows, so that summed gradients are those of the global loss.
+
+    In a step of the user's own that happens where the gradient is taken, see `gradients.py`.
+    """
+
+    def replacement(self, loss):
+        step = steps.current()
+        if step is None or not step.is_stock or id(self) in step.scaled:
+            return original(self, loss)
+        step.scaled.add(id(self))
+        loss = tf.convert_to_tensor(loss)
+        scaled = original(self, step.times(loss, weight_of(step, loss)))
+        step.targets.append(scaled)
+        return scaled
+
+    return replacement
+
+
+def apply(original):
+    """Weights gradients that neither scale_loss nor a tape has weighted, and reduces before a loss scale's check."""
+
+    def replacement(self, grads, trainable_variables=None):
+        step = steps.current()
+        if step is None or step.applying:
+            return original(self, grads, trainable_variables)
+        trainable_variables = None if trainable_variables is None else list(trainable_variables)
+        variables = trainable_variables if trainable_variables is not None else list(self._trainable_variables)
+        grads = with_shapes(of_shards(grads, variables), variables)
+        if id(self) not in step.scaled:
+            grads = weigh_rest(step, grads, variables)
+        step.scaled.discard(id(self))
+        if step.captured is not None:
+            step.captured.append((self, grads, trainable_variables))
+            return None
+        return reduce_and_apply(original, self, step, grads, trainable_variables, variables)
+
+    return replacement
+
+
+def weigh_rest(step: steps.Step, grads: list, variables: list) -> list:
+    """`grads` with those weighted that were not computed by a tape in a step of the user's own, which does that."""
+    known = step.binding.weighted_at_tape if not step.is_stock else frozenset()
+    rest = [place for place, variable in enumerate(variables) if identity(variable) not in known]
+    require_even(step, [variables[place] for place in rest])
+    weight = step.binding.times(step.weight(tf.float64))
+    for place in rest:
+        grads[place] = scaled(grads[place], weight)
+    return grads
+
+
+def require_even(step: steps.Step, variables) -> None:
+    """Refuses gradients that were summed over ranks with unequal numbers of rows before they could be weighted.
+
+    Raises:
+        ValueError: a variable is divided among these ranks, and their rows are not known to be as many.
+    """
+    summed = next((variable for variable in variables if is_summed(variable)), None)
+    if summed is not None and not isinstance(step.local, int):
+        raise ValueError(
+            f"keras-par: the gradient of '{summed.path}', which is divided along the batch axis, is summed over ranks "
+            "with other numbers of rows: let the training step take the gradients of optimizer.scale_loss(loss), or "
+            "give it batches that the ranks divide evenly (drop_remainder=True)."
+        )
+
+
+def apply_several(original):
+    """Tells the optimizers that a MultiOptimizer hands its gradients to that their loss is weighted already."""
+
+    def replacement(self, grads, trainable_variables=None):
+        step = steps.current()
+        if step is not None and id(self) in step.scaled:
+            step.scaled.discard(id(self))
+            step.scaled.update(id(each) for each in self.optimizers)
+        return original(self, grads, trainable_variables)
+
+    return replacement
+
+
+def reduce_and_apply(original, optimizer, step: steps.Step, grads: list, trainable_variables, variables: list):
+    """Runs an optimizer's own apply on weighted gradients, with the reduction where it belongs."""
+    reduced = frozenset() if step.is_stock else frozenset(step.binding.summed_at_tape)
+    if accumulates(optimizer):
+        grads = on_first_rank(step, grads, variables, reduced)
+        reduced = frozenset()
+    elif isinstance(optimizer, LossScaleOptimizer):
+        grads = step.binding.sum_gradients(step, grads, variables, but=reduced)
+        reduced = frozenset(map(identity, variables))
+    with applying(step, reduced):
+        return original(optimizer, grads, trainable_variables)
+
+
+def on_first_rank(step: steps.Step, grads: list, variables: list, reduced: frozenset[int]) -> list:
+    """`grads` with those that are reduced already made 0 on all ranks but one: accumulators add up over ranks."""
+    if step.communicator.rank == 0:
+        return grads
+    own = [identity(variable) in reduced and not is_summed(variable) for variable in variables]
+    return [scaled(grad, 0.0) if is_own else grad for grad, is_own in zip(grads, own, strict=True)]
+
+
+@contextlib.contextmanager
+def applying(step, reduced: frozenset[int]):
+    step.applying, step.reduced = True, reduced
+    try:
+        yield
+    finally:
+        step.applying, step.reduced = False, frozenset()
+
+
+def accumulates(optimizer: BaseOptimizer) -> bool:
+    """True if it adds up the gradients of several steps, so that those of one are not applied, nor to be reduced."""
+    inner = optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
+    return bool(getattr(inner, "gradient_accumulation_steps", None))
+
+
+def clip_gradients(original):
+    """Reduces what the optimizer is about to clip and apply; accumulation is done by then."""
+
+    def replacement(self, grads):
+        step = steps.current()
+        if step is not None:
+            grads = step.binding.sum_gradients(step, list(grads), targets(), but=step.reduced)
+        return original(self, grads)
+
+    return replacement
+
+
+def overwrite(original):
+    """Gives variables that take their gradients as values, float8's ranges, the largest of all ranks."""
+
+    def replacement(self, grads, vars):
+        step = steps.current()
+        if step is not None:
+            grads = newest_ranges(step, list(grads), list(grads), list(vars))
+        return original(self, grads, vars)
+
+    return replacement
+
+
+def check_finite(original):
+    """Where gradients accumulate they are not reduced yet, so the ranks agree on the check's result instead."""
+
+    def replacement(self, grads):
+        finite = original(self, grads)
+        step = steps.current()
+        if step is None or not accumulates(self):
+            return finite
+        [everywhere] = step.communicator.all_reduce([tf.cast(finite, tf.int32)], step.name("finite"), "min")
+        return tf.cast(everywhere, tf.bool)
+
+    return replacement

@@ -1,0 +1,208 @@
+"""Runs optimizers on shards: each updates this rank's part as it would the whole, norms and statistics are global."""
+
+import contextlib
+import contextvars
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import optimizers
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+from keras_par.comm import world
+from keras_par.seam.variables import layouts
+from keras_par.sharding.names import unique
+from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.views import is_local, is_sharded, local_view, sharded
+
+# Optimizers whose update of an element depends on nothing but that element. Others see whole variables.
+ELEMENTWISE = tuple(
+    getattr(optimizers, name)
+    for name in ["SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Ftrl", "Nadam", "Lion"]
+    if hasattr(optimizers, name)
+)
+
+# What the update under way applies gradients to, in their order.
+_targets: contextvars.ContextVar[list | None] = contextvars.ContextVar("keras_par_targets", default=None)
+
+
+def targets() -> list:
+    """The variables that the update under way applies gradients to, in the gradients' order."""
+    return _targets.get() or []
+
+
+def apply(original):
+    """Applies gradients of shards to shards; constraints see whole variables."""
+
+    def replacement(self, grads, trainable_variables=None):
+        variables = trainable_variables if trainable_variables is not None else self._trainable_variables
+        variables = list(variables)
+        divided = sharded(variables)
+        if not divided or is_local():
+            return original(self, grads, trainable_variables)
+        if not self.built:
+            with keras.name_scope(self.name, caller=self):
+                self.build(variables)
+        with without_constraints(divided) as constraints, local_view():
+            original(self, grads, variables)
+        for variable, constraint in constraints:
+            variable.assign(constraint(variable))
+
+    return replacement
+
+
+@contextlib.contextmanager
+def without_constraints(variables: list):
+    """Takes the variables' constraints off for a block, and gives the pairs of both."""
+    pairs = [(variable, variable.constraint) for variable in variables if variable.constraint is not None]
+    for variable, _ in pairs:
+        variable._constraint = None
+    try:
+        yield pairs
+    finally:
+        for variable, constraint in pairs:
+            variable._constraint = constraint
+
+
+def apply_gradients(original):
+    """Notes which variables the gradients belong to."""
+
+    def replacement(self, grads, trainable_variables):
+        token = _targets.set(list(trainable_variables))
+        try:
+            return original(self, grads, trainable_variables)
+        finally:
+            _targets.reset(token)
+
+    return replacement
+
+
+def clip_gradients(original):
+    """Clips by norms of whole gradients. Costs one all-reduce of some numbers for each axis that divides any."""
+
+    def replacement(self, grads):
+        variables = targets()
+        by_norm, by_global_norm = self.clipnorm, self.global_clipnorm
+        if not any(map(is_sharded, variables)) or not (by_norm or by_global_norm):
+            return original(self, grads)
+        squares = whole_squares(grads, variables)
+        if by_norm:
+            scales = [None if square is None else norm_scale(square, by_norm) for square in squares]
+            return [None if g is None else times(g, s, is_sparse=True) for g, s in zip(grads, scales, strict=True)]
+        norm = tf.sqrt(tf.add_n([square for square in squares if square is not None]))
+        # As Keras has it: infinite and NaN norms make the gradients NaN.
+        scale = by_global_norm * tf.minimum(1.0 / norm, 1.0 / by_global_norm) + (norm - norm)
+        return [None if g is None else times(g, scale, is_sparse=False) for g in grads]
+
+    return replacement
+
+
+def norm_scale(square: tf.Tensor, clipnorm: float) -> tf.Tensor:
+    """What a gradient is multiplied by to have at most that norm."""
+    norm = tf.sqrt(square)
+    return tf.where(norm > clipnorm, clipnorm / norm, tf.ones_like(norm))
+
+
+def times(gradient: Any, scale: tf.Tensor, is_sparse: bool) -> Any:
+    """The gradient scaled; with `is_sparse` False gradients of single rows become dense, as in Keras's global norm."""
+    if isinstance(gradient, tf.IndexedSlices) and is_sparse:
+        values = gradient.values * tf.cast(scale, gradient.dtype)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.convert_to_tensor(gradient) * tf.cast(scale, gradient.dtype)
+
+
+def whole_squares(grads: list, variables: list) -> list:
+    """The sum of squares of each whole gradient, in float32, or in float64 if a gradient is.
+
+    Costs one all-reduce for each axis that divides any.
+    """
+    wide = tf.float64 if any(g is not None and g.dtype == tf.float64 for g in grads) else tf.float32
+    squares = [None if g is None else tf.reduce_sum(tf.square(tf.cast(values_of(g), wide))) for g in grads]
+    divided = [place for place, v in enumerate(variables) if is_sharded(v) and squares[place] is not None]
+    if not divided:
+        return squares
+    mesh = variables[divided[0]].mesh
+    for axis in mesh.plan.axis_names:
+        places = [place for place in divided if axis in variables[place].axes]
+        if places:
+            own = tf.stack([squares[place] for place in places])
+            [sums] = mesh.along(axis).all_reduce([own], unique("norms"))
+            for place, square in zip(places, tf.unstack(sums), strict=True):
+                squares[place] = square
+    return squares
+
+
+def values_of(gradient: Any) -> tf.Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def check_finite(original):
+    """Ranks skip an update together, though each sees its own shards only. Costs one all-reduce of a number."""
+
+    def replacement(self, grads):
+        finite = original(self, grads)
+        if not is_local():
+            return finite
+        [least] = world.current().all_reduce([tf.cast(finite, tf.int32)], unique("finite"), "min")
+        return tf.cast(least, tf.bool)
+
+    return replacement
+
+
+def add_variable_from_reference(original):
+    """Slots have the whole variable's shape and its layout."""
+
+    def replacement(self, reference_variable, name=None, initializer="zeros"):
+        if not is_sharded(reference_variable):
+            return original(self, reference_variable, name, initializer)
+        with local_view(False), layouts.beside(reference_variable):
+            return BaseOptimizer.add_variable_from_reference(self, reference_variable, name, initializer)
+
+    return replacement
+
+
+def var_key(original):
+    """A sharded variable is known by its shard."""
+
+    def replacement(self, variable):
+        return original(self, variable.local if is_sharded(variable) else variable)
+
+    return replacement
+
+
+def update_step(original):
+    """Optimizers that look beyond single elements see whole variables and gradients, sharded as they are."""
+
+    def replacement(self, grads, trainable_variables, learning_rate):
+        is_elementwise = any(type(self).update_step is kind.update_step for kind in ELEMENTWISE)
+        if is_elementwise or not any(map(is_sharded, trainable_variables)):
+            return original(self, grads, trainable_variables, learning_rate)
+        with local_view(False):
+            for grad, variable in zip(grads, trainable_variables, strict=True):
+                if is_sharded(variable):
+                    grad = ShardedTensor(tf.convert_to_tensor(grad), variable.axes, variable.mesh)
+                self.update_step(grad, variable, learning_rate)
+
+    return replacement
+
+
+def overwrite_with_average(original):
+    """Shards get the averages of shards."""
+
+    def replacement(self, trainable_variables):
+        with local_view():
+            return original(self, trainable_variables)
+
+    return replacement
+
+
+def assign(original):
+    """Assigns to sharded variables by themselves, by their method of the same name."""
+    name = original.__name__
+
+    def replacement(self, variable, value):
+        if is_sharded(variable) and not is_local():
+            return getattr(variable, name)(keras.ops.cast(value, variable.dtype))
+        return original(self, variable, value)
+
+    return replacement

@@ -1,0 +1,163 @@
+"""Keras variables of which each rank holds a shard, and which show themselves whole to code that does not know."""
+
+import zlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from keras.src.backend.common.variables import standardize_shape
+from keras.src.distribution import distribution_lib
+
+from keras_par.plan.layout import Axes
+from keras_par.seam.variables import layouts, operations
+from keras_par.sharding.collectives import gather_and_enter
+from keras_par.sharding.mesh import RankMesh
+from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.views import is_local, leader, local_view, whole_value
+
+
+class ShardedVariable(keras.Variable):
+    """A variable whose shape is the whole's and whose `value` is a ShardedTensor.
+
+    Variables become one when they are made with a layout that divides them: they hold this rank's slice of what the
+    initializer gives. What is assigned to one may be whole or sharded. Within `local_view` it looks like an ordinary
+    variable of the shard's shape.
+    """
+
+    _sharding: tuple[Axes, RankMesh]
+    checksum: int | None
+
+    @property
+    def axes(self) -> Axes:
+        """For each dim the mesh axis that divides it, or None."""
+        return self._sharding[0]
+
+    @property
+    def mesh(self) -> RankMesh:
+        """The mesh of `axes`."""
+        return self._sharding[1]
+
+    @property
+    def local(self) -> tf.Variable:
+        """This rank's shard."""
+        return self._value
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Of this rank's shard."""
+        return self.mesh.local_shape(self._shape, self.axes)
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Of the whole variable; of the shard within `local_view`."""
+        return tf.TensorShape(self.local_shape if is_local() else self._shape)
+
+    @property
+    def value(self) -> Any:
+        """The value as Keras's code sees it, see the class.
+
+        Axes along which the ranks have other rows are gathered here, at the cost of one all-gather, and one
+        reduce-scatter backward, which sums the rows' gradients.
+        """
+        if self._value is None or (in_stateless_scope() and not in_symbolic_scope()) or is_local():
+            return super().value
+        if in_symbolic_scope():
+            return self._maybe_autocast(tf.zeros(self._shape, self._dtype))
+        if (led := leader()) is not None and tf.executing_eagerly():
+            return led.read(self)
+        gathered = whole_value(self)
+        if gathered is not None:
+            return gathered
+        shard, axes = self._maybe_autocast(tf.convert_to_tensor(self._value)), list(self.axes)
+        for dim, axis in enumerate(axes):
+            if axis is not None and axis == self.mesh.batch_axis:
+                shard, axes[dim] = gather_and_enter(shard, dim, self.mesh.along(axis)), None
+        return ShardedTensor(shard, tuple(axes), self.mesh) if any(axes) else shard
+
+    @property
+    def handle(self):
+        """Of the shard, as gradients are."""
+        return self._value.handle
+
+    @property
+    def _shared_name(self):
+        return self._value._shared_name
+
+    def _validate_shape(self, shape):
+        return self._shape if self._shape is not None else super()._validate_shape(shape)
+
+    def _initialize_shard(self, make_whole) -> None:
+        """Creates the shard of what `make_whole` returns, which is dropped at once."""
+        self.checksum = None
+
+        def make():
+            value = tf.convert_to_tensor(make_whole(), dtype=self._dtype)
+            self.checksum = checksum(value)
+            return value[self.mesh.shard(self._shape, self.axes)]
+
+        self._initialize(make)
+
+    def assign(self, value):
+        """As Keras's. Of a whole array, as a file has it, only the shard becomes a tensor."""
+        is_whole = isinstance(value, np.ndarray) and value.shape == tuple(self._shape)
+        if not is_whole or is_local() or leader() is not None or in_stateless_scope():
+            return super().assign(value)
+        self.checksum = checksum(value)
+        with local_view():
+            return super().assign(value[self.mesh.shard(self._shape, self.axes)])
+
+    def _direct_assign(self, value):
+        if (led := leader()) is not None:
+            return led.assign(self, value)
+        if isinstance(value, ShardedTensor) and value.axes != self.axes:
+            value = value.whole()
+        if isinstance(value, ShardedTensor):
+            value = value.local
+        elif not is_local():
+            value = tf.convert_to_tensor(value)
+            self.checksum = checksum(value)
+            value = value[self.mesh.shard(self._shape, self.axes)]
+        super()._direct_assign(value)
+
+
+def checksum(value: tf.Tensor | np.ndarray) -> int | None:
+    """A number that tells whole values apart; None while a graph is traced."""
+    if tf.is_symbolic_tensor(value):
+        return None
+    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+
+
+def initialize_with_initializer(original):
+    def replacement(self, initializer):
+        if not become_sharded(self, self._shape):
+            return original(self, initializer)
+        return self._initialize_shard(lambda: initializer(self._shape, dtype=self._dtype))
+
+    return replacement
+
+
+def initialize(original):
+    def replacement(self, value):
+        if isinstance(self, ShardedVariable) or isinstance(value, tf.Variable) or callable(value):
+            return original(self, value)
+        shape = tuple(value.shape)
+        if not become_sharded(self, shape):
+            return original(self, value)
+        self._shape = standardize_shape(shape)
+        return self._initialize_shard(lambda: value)
+
+    return replacement
+
+
+def become_sharded(variable: keras.Variable, shape) -> bool:
+    """Makes a variable that is being initialized a sharded one if its layout divides it."""
+    found = layouts.division_of(variable, distribution_lib.distribution(), shape)
+    if found is None:
+        return False
+    operations.install()
+    variable.__class__ = ShardedVariable
+    variable._sharding = found
+    return True
