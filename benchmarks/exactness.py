@@ -88,7 +88,7 @@ def drawing(even: bool) -> Callable:
     """Makes fits of a model with dropout, with this rank's rows of one process's numbers, or numbers of its own."""
 
     def make(steps: int, is_with: bool) -> Callable[[], float]:
-        patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.call.trainer.batch_rows", nothing)
+        patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.call.program.batch_rows", nothing)
         return timed(lambda: network(dropout=0.2), batches(steps, even), patch)
 
     return make
@@ -96,7 +96,11 @@ def drawing(even: bool) -> Callable:
 
 def noting(steps: int, is_with: bool) -> Callable[[], float]:
     """Makes fits with a metric of the user's own, whose arguments each step keeps on rank 0, or does not."""
-    patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.together.metric_probe.MetricProbe.note", nothing)
+    patch = (
+        contextlib.nullcontext
+        if is_with
+        else lambda: mock.patch(f"{SEAM}.together.metric_probe.MetricProbe.note", nothing)
+    )
     return timed(lambda: network(metrics=[spread]), batches(steps, True), patch)
 
 

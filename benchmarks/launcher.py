@@ -127,18 +127,16 @@ def unwatched():
     from keras_par.base.heartbeat import NEVER, Page
     from keras_par.comm import world
     from keras_par.job import heartbeat, watched
-    from keras_par.seam.call import trainer
 
-    communicator, marks, beat, beating = world.current(), watched._marks, heartbeat.current(), trainer.beating
+    communicator, marks, beat = world.current(), watched._marks, heartbeat.current()
     communicator._stopped.set()
     communicator._sampler.join()
     world.replace(communicator.inner)
     watched._marks, heartbeat._heartbeat = None, heartbeat.Heartbeat(Page(stop_before=NEVER), None)
-    trainer.beating = lambda model, function, is_common, is_marked: function
     try:
         yield
     finally:
-        trainer.beating, watched._marks, heartbeat._heartbeat = beating, marks, beat
+        watched._marks, heartbeat._heartbeat = marks, beat
         world.replace(communicator)
         communicator.watch()
 

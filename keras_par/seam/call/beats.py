@@ -7,7 +7,7 @@ from keras_par.seam.call import epoch as epochs
 
 
 def beating(model: keras.Model, function, is_common: bool, is_marked: bool):
-    """A training, test or predict function of `model` whose calls the heartbeat notes.
+    """A training, test or predict function of `model` whose calls the heartbeat notes where a launcher watches.
 
     Args:
         model: whose function it is.
@@ -16,6 +16,8 @@ def beating(model: keras.Model, function, is_common: bool, is_marked: bool):
         is_marked: True if it was built around a step that is `watched.marked`, and is traced.
     """
     beat = heartbeat.current()
+    if not beat.is_watched:
+        return function
 
     def replacement(data):
         beat.is_marked = is_marked

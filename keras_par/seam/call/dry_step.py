@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_par.seam.call.trainer import distributed_step
+from keras_par.seam.call.program import Direct
 from keras_par.seam.feed.shards import EvenShard
 from keras_par.seam.models.binding import bound
 from keras_par.seam.step.metrics import layers
@@ -31,8 +31,8 @@ def trace_training_step(model: keras.Model, batch_size: int) -> None:
         divide_followers(model, binding, batch)
         build(model, batch, only_predict=False)
     require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
-    step = distributed_step(model, binding, model.train_step, compiled=False)
-    tf.function(step, autograph=False).get_concrete_function(EvenShard(batch, tf.TensorSpec([], tf.bool)))
+    program = Direct(model, binding, model.train_step)
+    tf.function(program.__call__, autograph=False).get_concrete_function(EvenShard(batch, tf.TensorSpec([], tf.bool)))
 
 
 def spec_of(model: keras.Model, num_rows: int) -> tuple:

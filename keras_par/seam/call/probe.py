@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.comm.solo import SoloCommunicator
+from keras_par.seam.call.program import Program
 from keras_par.seam.feed.shards import KINDS
-from keras_par.seam.models.binding import Binding
 from keras_par.seam.step.metrics import layers
 from keras_par.seam.update.gradients import OF_BATCH
 from keras_par.sharding.step import Step
@@ -42,13 +42,14 @@ class LoneCommunicator(SoloCommunicator):
         return super().all_gather(tensor, name)
 
 
-def look(model: keras.Model, binding: Binding, step_function, is_own: bool, iterator) -> Iterator:
+def look(program: Program, iterator) -> Iterator:
     """An iterator of the same batches, after a look at the first one if there is something to look at.
 
     Warns:
         on rank 0, if a loss is a sum that is taken for a mean, a mean that is taken for a sum, or neither.
     """
-    is_due = not binding.probed and (is_own or binding.adds_losses)
+    model, binding = program.model, program.binding
+    is_due = not binding.probed and (not program.is_stock or binding.adds_losses)
     if not is_due or not isinstance(iterator, tf.data.Iterator):
         return iterator
     binding.probed = True
@@ -62,7 +63,7 @@ def look(model: keras.Model, binding: Binding, step_function, is_own: bool, iter
         return iterator  # which says so again
     states = random.getstate(), np.random.get_state()
     try:
-        warn_of_others(model, binding, step_function, batch)
+        warn_of_others(program, batch)
     except Exception as error:  # a step that cannot be traced once more is used as it is
         logger.debug("keras-par: the losses of '%s' were not looked at: %r", model.name, error)
     finally:
@@ -72,33 +73,33 @@ def look(model: keras.Model, binding: Binding, step_function, is_own: bool, iter
     return iter(tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=spec))
 
 
-def warn_of_others(model: keras.Model, binding: Binding, step_function, batch) -> None:
+def warn_of_others(program: Program, batch) -> None:
     """Compares the losses of two halves of rank 0's rows with those of both."""
     batch = batch.batch if isinstance(batch, KINDS) else batch
     leaves = [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(batch)]
     half = leaves[0].shape[0] // 2
     if half == 0:
         return
-    evaluate, is_exact = losses_of(model, binding, step_function, batch, leaves)
+    evaluate, is_exact = losses_of(program, batch, leaves)
     whole = evaluate([leaf[: 2 * half] for leaf in leaves], 2 * half, 2 * half)
     parts = [evaluate([leaf[i * half : (i + 1) * half] for leaf in leaves], half, 2 * half) for i in range(2)]
     tolerance = CLOSE if is_exact else NEAR
     for of_all, first, second in zip(whole, *parts, strict=True):
-        said = judged(of_all, first, second, tolerance, binding.options.custom_loss)
+        said = judged(of_all, first, second, tolerance, program.binding.options.custom_loss)
         if said is not None and (is_exact or said != "neither"):
-            warnings.warn(message(model, step_function, said, 2 * half, of_all, first, second), stacklevel=2)
+            warnings.warn(message(program, said, 2 * half, of_all, first, second), stacklevel=2)
             return
 
 
-def losses_of(model: keras.Model, binding: Binding, step_function, batch, leaves: list[tf.Tensor]):
+def losses_of(program: Program, batch, leaves: list[tf.Tensor]):
     """A function of leaves of a batch, rows and all rows that gives the step's scalar losses, and if they are exact."""
-    alone = LoneCommunicator()
+    alone, binding = LoneCommunicator(), program.binding
 
     def trace(local, total, *leaves):
         step = Step(binding, local, total, thin=False)
         step.communicator, step.captured, step.probe = alone, [], []
         with binding.scope(), step.current():
-            step_function(keras.tree.pack_sequence_as(batch, list(leaves)))
+            program.step_function(keras.tree.pack_sequence_as(batch, list(leaves)))
         return [loss for loss in step.probe if loss.shape.rank == 0 and loss.dtype.is_floating]
 
     numbers = [tf.TensorSpec([], tf.int64)] * 2
@@ -109,7 +110,7 @@ def losses_of(model: keras.Model, binding: Binding, step_function, batch, leaves
     is_random = any(word in kind for kind in kinds for word in RANDOM)
     # Of a loss that is made of gradients the ranks' parts are made of those of the whole batch.
     is_second_order = any(OF_BATCH in operation.name for operation in pruned.graph.get_operations())
-    is_normalized = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers(model))
+    is_normalized = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers(program.model))
 
     def evaluate(leaves: list[tf.Tensor], local: int, total: int) -> list[float]:
         results = pruned(tf.constant(local, tf.int64), tf.constant(total, tf.int64), *leaves)
@@ -130,8 +131,8 @@ def judged(of_all: float, first: float, second: float, tolerance: float, taken_f
     return fits[0] if fits else "neither"
 
 
-def message(model, step_function, said: str, num_rows: int, of_all: float, first: float, second: float) -> str:
-    where = f"{step_function.__name__} of '{model.name}'"
+def message(program: Program, said: str, num_rows: int, of_all: float, first: float, second: float) -> str:
+    where = f"{program.method} of '{program.model.name}'"
     seen = f"(it is {of_all:.6g} for {num_rows} rows, {first:.6g} and {second:.6g} for their halves)"
     if said == "neither":
         return (

@@ -2,40 +2,25 @@
 
 import contextlib
 import inspect
-import warnings
 
 import keras
-import tensorflow as tf
 from keras import tree
 
 from keras_par.comm import world
-from keras_par.comm.communicator import Communicator
 from keras_par.comm.turns import turns
 from keras_par.job import failures, heartbeat
-from keras_par.job.watched import marked
-from keras_par.seam.call import autotune, probe
 from keras_par.seam.call import epoch as epochs
-from keras_par.seam.call.beats import Beats, beating
-from keras_par.seam.call.direct_call import direct
-from keras_par.seam.call.inexact import say_what_is_inexact
-from keras_par.seam.call.own_step import require_stock_makers, shapes_explained, with_rows, without_rows
+from keras_par.seam.call.beats import Beats
+from keras_par.seam.call.own_step import require_stock_makers
 from keras_par.seam.callbacks import loggers, memories
 from keras_par.seam.callbacks.stock_callbacks import acts_on_all_ranks
-from keras_par.seam.feed.gathering import as_tensor, gather_rows, joined
-from keras_par.seam.feed.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.models import binding as bindings
 from keras_par.seam.models import packages
 from keras_par.seam.models.compiled import plain_settings
-from keras_par.seam.rows.batch_rows import batch_rows, compiled_rows, predicted_rows
-from keras_par.seam.step import metrics
 from keras_par.seam.step.kept_state import average_state
-from keras_par.seam.table.keras_names import find
-from keras_par.seam.table.replacements import TRAINER
 from keras_par.seam.together import run as runs
 from keras_par.seam.together import writers
 from keras_par.sharding import step as steps
-from keras_par.sharding.step import Step
-from keras_par.sharding.views import sharded
 
 
 def compile_model(original):
@@ -69,7 +54,7 @@ def together(original):
         call.apply_defaults()
         if kind == "fit":
             call.arguments["callbacks"] = with_our_own(self, call.arguments["callbacks"], binding is not None)
-        is_common = binding is not None or is_alone()
+        is_common = binding is not None or bindings.is_alone()
         turn = contextlib.nullcontext() if binding is None else turns.turn(f"{kind} of '{self.name}'")
         with turn, heartbeat.current().call(kind, is_common), epochs.released_after():
             if binding is None:
@@ -200,174 +185,3 @@ def stock_step(original):
             return original(self, data)
 
     return replacement
-
-
-def make_function(original):
-    """Builds a training or test function whose step knows its rows, around Keras's own step."""
-
-    def replacement(self, step_function):
-        binding = bindings.of(self)
-        if binding is None:
-            function = original(self, step_function)
-            if not heartbeat.current().is_watched:
-                return function
-            return beating(self, function, is_common=is_alone(), is_marked=False)
-        compiled = self.jit_compile and can_compile(self, step_function)
-
-        def build():
-            # Keras would hand the whole step to XLA, in which no collective can be; the step compiles its own part.
-            step = marked(distributed_step(self, binding, step_function, compiled))
-            with without_xla(self):
-                function = original(self, step)
-            return function if self.run_eagerly else direct(self, step, otherwise=function)
-
-        is_tuned = binding.options.autotune is not None and step_function.__name__ == autotune.METHOD
-        function = autotune.Autotuner(self, binding, build) if is_tuned else build()
-
-        def with_global_logs(iterator):
-            run = runs.current()
-            if step_function.__name__ == "train_step" and not compiled:
-                iterator = probe.look(self, binding, step_function, not is_stock(step_function), iterator)
-            logs = without_rows(run, function(iterator))
-            if binding.probe.is_pending:
-                binding.probe.compare()
-            return run.global_logs(logs) if run is not None and run.logs_each_step else logs
-
-        if not heartbeat.current().is_watched:
-            return with_global_logs
-        return beating(self, with_global_logs, is_common=True, is_marked=not self.run_eagerly)
-
-    return replacement
-
-
-@contextlib.contextmanager
-def without_xla(model: keras.Model):
-    """Builds functions that XLA does not compile, whatever the model was compiled with."""
-    asked, model._jit_compile = model._jit_compile, False
-    try:
-        yield
-    finally:
-        model._jit_compile = asked
-
-
-def is_alone() -> bool:
-    """True in a job of one rank."""
-    return world.is_started() and world.current().size == 1
-
-
-def can_compile(model: keras.Model, step_function) -> bool:
-    """True if XLA may compile this step: no collective in it, and Keras's own, which applies gradients at its end."""
-    if sharded(model.variables):
-        reason = "its variables are divided, so that its layers need other ranks' shards"
-    elif is_stock(step_function):
-        return True
-    else:
-        reason = f"it has a {step_function.__name__} of its own, which may need other ranks' gradients halfway"
-    warnings.warn(f"keras-par: jit_compile=True is ignored for '{model.name}', because {reason}.", stacklevel=2)
-    return False
-
-
-def is_stock(step_function) -> bool:
-    """True for Keras's own training or test step."""
-    stock = find(TRAINER)
-    return getattr(step_function, "__func__", step_function) in (stock.train_step, stock.test_step)
-
-
-def distributed_step(model: keras.Model, binding: bindings.Binding, step_function, compiled: bool):
-    """`step_function` for a batch that is a shard, a Part, or a global batch that has not been cut."""
-    inner = compiled_step(step_function) if compiled else None
-
-    def step(data):
-        with binding.counted(step_function.__name__):
-            communicator = binding.data
-            if not isinstance(data, KINDS):
-                data = cut(data, communicator.size, communicator.rank)
-            local, total = rows_of(communicator, data)
-            thin = isinstance(data, ThinShard)
-            guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
-            current = Step(binding, local, total, thin)
-            current.rows = batch_rows(communicator, data, total, current.name, binding.mesh is None)
-            if step_function.__name__ == "train_step":
-                say_what_is_inexact(current, model, data.batch, is_own=not is_stock(step_function))
-            with binding.scope(), current.current(), guard:
-                if inner is not None:
-                    return inner(current, data.batch)
-                with shapes_explained(model, step_function.__name__, binding.num_shards):
-                    logs = step_function(data.batch)
-            return logs if is_stock(step_function) else with_rows(current, logs)
-
-    return step
-
-
-def rows_of(communicator: Communicator, data) -> tuple:
-    """The batch's rows here and on all ranks; where only the ranks know these, it costs one all-reduce of a number."""
-    if isinstance(data, EvenShard):
-        local = first_leaf(data.batch).shape[0]
-        return local, local * communicator.size
-    local = num_rows(first_leaf(data.batch)) if isinstance(data, Part) else data.local
-    if isinstance(data, Part) or data.total is None:
-        [total] = communicator.all_reduce([local], "kp.rows")
-        return local, total
-    return local, data.total
-
-
-def compiled_step(step_function):
-    """The step with everything up to the gradients compiled by XLA, and the optimizer's update after it."""
-    optimizers = []
-
-    @tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
-    def forward_and_backward(batch, local, total, start, binding, thin):
-        step = Step(binding, local, total, thin, compiled=True)
-        step.rows = compiled_rows(batch, total, start)
-        step.captured = []
-        with step.current():
-            logs = step_function(batch)
-        optimizers[:] = [(optimizer, variables) for optimizer, _, variables in step.captured]
-        return logs, [gradients for _, gradients, _ in step.captured]
-
-    def run(step: Step, batch):
-        logs, captured = forward_and_backward(batch, step.local, step.total, step.rows.start, step.binding, step.thin)
-        for (optimizer, variables), gradients in zip(optimizers, captured, strict=True):
-            step.scaled.add(id(optimizer))
-            optimizer.apply(gradients, variables)
-        return logs
-
-    return run
-
-
-def make_predict_function(original):
-    """Builds a predict function that works on this rank's rows and returns the whole batch's, in order."""
-
-    def replacement(self, force=False):
-        fresh = self.predict_function is None or force
-        binding = bindings.of(self)
-        with without_xla(self) if binding is not None and sharded(self.variables) else contextlib.nullcontext():
-            result = original(self, force)
-        if binding is not None and fresh:
-            whole = whole_predictions(binding, self.predict_function)
-            self.predict_function = beating(self, whole, is_common=True, is_marked=False)
-        return result
-
-    return replacement
-
-
-def whole_predictions(binding: bindings.Binding, function):
-    """`function`, which predicts a list of batches, for lists of Shards, Parts or whole batches."""
-    state = tf.Variable([0, 0, 0], dtype=tf.int64, trainable=False)
-
-    def predict(data):
-        communicator = binding.data
-        outputs = []
-        for batch in data:
-            if not isinstance(batch, KINDS):
-                batch = cut(tree.map_structure(as_tensor, batch), communicator.size, communicator.rank)
-            current = Step(binding, *rows_of(communicator, batch), thin=False)
-            current.rows = predicted_rows(communicator, batch, current.total, state, binding.mesh is None)
-            with binding.scope(), current.current():
-                parts = tree.map_structure(as_tensor, function([batch.batch]))
-            count = batch.local if isinstance(batch, ThinShard) else None
-            flat = [gather_rows(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]
-            outputs.append(tree.pack_sequence_as(parts, flat))
-        return tree.map_structure(lambda *batches: joined(list(batches)), *outputs)
-
-    return predict

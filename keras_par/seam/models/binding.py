@@ -224,6 +224,11 @@ def is_distributed() -> bool:
     return world.is_started() and world.current().size > 1
 
 
+def is_alone() -> bool:
+    """True in a job of one rank."""
+    return world.is_started() and world.current().size == 1
+
+
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
     """Within it models have no binding, so that this rank uses them alone."""

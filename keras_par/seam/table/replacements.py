@@ -257,8 +257,8 @@ STEPS = (
     ),
     Patch(f"{TRAINER}.train_step", "call.trainer:stock_step", "to know Keras's own step from a user's"),
     Patch(f"{TRAINER}.test_step", "call.trainer:stock_step", "the same"),
-    Patch(f"{TRAINER}._make_function", "call.trainer:make_function", "to tell a step its rows"),
-    Patch(f"{TRAINER}.make_predict_function", "call.trainer:make_predict_function", "to gather predictions"),
+    Patch(f"{TRAINER}._make_function", "call.step_function:make_function", "to tell a step its rows"),
+    Patch(f"{TRAINER}.make_predict_function", "call.predicting:make_predict_function", "to gather predictions"),
 )
 FILES = (
     Patch("tensorflow:data.Dataset.cache", "feed.caches:cache", "to give each rank a file of its own"),

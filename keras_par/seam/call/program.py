@@ -1,0 +1,145 @@
+"""A training or test step as an object, so that a strategy can supply one: what it does with this rank's rows."""
+
+import contextlib
+import warnings
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_par.comm.communicator import Communicator
+from keras_par.seam.call.inexact import say_what_is_inexact
+from keras_par.seam.call.own_step import shapes_explained, with_rows
+from keras_par.seam.feed.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
+from keras_par.seam.models.binding import Binding
+from keras_par.seam.rows.batch_rows import batch_rows, compiled_rows
+from keras_par.seam.step import metrics
+from keras_par.seam.table.keras_names import find
+from keras_par.seam.table.replacements import TRAINER
+from keras_par.sharding.step import Step
+from keras_par.sharding.views import sharded
+
+
+class Program:
+    """One step of a model on several ranks; subclasses say how it runs.
+
+    Every rank calls it with its part of the same batches, eagerly or while a graph is traced. It reduces each gradient
+    once before the optimizer uses it, issues the same collectives in the same order on every rank, and returns what
+    the step function returns. A strategy that has an attribute `keras_par_program` supplies its own, made of the
+    arguments below; `tests/program_contract.py` says what it must keep.
+
+    Args:
+        model: whose step it is.
+        binding: the model's.
+        step_function: the model's `train_step` or `test_step`.
+    """
+
+    def __init__(self, model: keras.Model, binding: Binding, step_function):
+        self.model, self.binding, self.step_function = model, binding, step_function
+        self.method: str = step_function.__name__
+        self.is_stock = is_stock(step_function)
+
+    def run(self, step: Step, batch) -> Any:
+        """The logs of the step on this rank's rows, within `step`."""
+        raise NotImplementedError
+
+    def __call__(self, data) -> Any:
+        """The logs of a step on a shard, a Part, or a global batch that has not been cut.
+
+        Where only the ranks know the numbers of rows, it costs one all-reduce of a number besides the step's own.
+        """
+        binding, model = self.binding, self.model
+        with binding.counted(self.method):
+            communicator = binding.data
+            if not isinstance(data, KINDS):
+                data = cut(data, communicator.size, communicator.rank)
+            local, total = rows_of(communicator, data)
+            thin = isinstance(data, ThinShard)
+            guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
+            step = Step(binding, local, total, thin)
+            step.rows = batch_rows(communicator, data, total, step.name, binding.mesh is None)
+            if self.method == "train_step":
+                say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
+            with binding.scope(), step.current(), guard:
+                return self.run(step, data.batch)
+
+
+class Direct(Program):
+    """Runs the step function as it is; a step of the user's own returns its rows with its logs."""
+
+    def run(self, step: Step, batch):
+        with shapes_explained(self.model, self.method, self.binding.num_shards):
+            logs = self.step_function(batch)
+        return logs if self.is_stock else with_rows(step, logs)
+
+
+class Split(Program):
+    """Lets XLA compile everything up to the gradients, and runs the optimizer's update after it, with collectives."""
+
+    def __init__(self, model: keras.Model, binding: Binding, step_function):
+        super().__init__(model, binding, step_function)
+        self._optimizers: list[tuple] = []  # with their variables, in the order of the updates
+        self._forward_and_backward = tf.function(
+            self._captured, jit_compile=True, reduce_retracing=True, autograph=False
+        )
+
+    def run(self, step: Step, batch):
+        start = step.rows.start
+        logs, captured = self._forward_and_backward(batch, step.local, step.total, start, step.binding, step.thin)
+        for (optimizer, variables), gradients in zip(self._optimizers, captured, strict=True):
+            step.scaled.add(id(optimizer))
+            optimizer.apply(gradients, variables)
+        return logs
+
+    def _captured(self, batch, local, total, start, binding, thin):
+        """The logs, and for each update the gradients that it would be called with."""
+        step = Step(binding, local, total, thin, compiled=True)
+        step.rows = compiled_rows(batch, total, start)
+        step.captured = []
+        with step.current():
+            logs = self.step_function(batch)
+        self._optimizers[:] = [(optimizer, variables) for optimizer, _, variables in step.captured]
+        return logs, [gradients for _, gradients, _ in step.captured]
+
+
+def program_of(model: keras.Model, binding: Binding, step_function) -> Program:
+    """The strategy's own program, else the one that fits the model.
+
+    Warns:
+        if the model was compiled with jit_compile=True, and XLA cannot compile its step.
+    """
+    supplied = getattr(binding.strategy, "keras_par_program", None)
+    if supplied is not None:
+        return supplied(model, binding, step_function)
+    kind = Split if model.jit_compile and can_compile(model, step_function) else Direct
+    return kind(model, binding, step_function)
+
+
+def can_compile(model: keras.Model, step_function) -> bool:
+    """True if XLA may compile this step: no collective in it, and Keras's own, which applies gradients at its end."""
+    if sharded(model.variables):
+        reason = "its variables are divided, so that its layers need other ranks' shards"
+    elif is_stock(step_function):
+        return True
+    else:
+        reason = f"it has a {step_function.__name__} of its own, which may need other ranks' gradients halfway"
+    warnings.warn(f"keras-par: jit_compile=True is ignored for '{model.name}', because {reason}.", stacklevel=2)
+    return False
+
+
+def is_stock(step_function) -> bool:
+    """True for Keras's own training or test step."""
+    stock = find(TRAINER)
+    return getattr(step_function, "__func__", step_function) in (stock.train_step, stock.test_step)
+
+
+def rows_of(communicator: Communicator, data) -> tuple:
+    """The batch's rows here and on all ranks; where only the ranks know these, it costs one all-reduce of a number."""
+    if isinstance(data, EvenShard):
+        local = first_leaf(data.batch).shape[0]
+        return local, local * communicator.size
+    local = num_rows(first_leaf(data.batch)) if isinstance(data, Part) else data.local
+    if isinstance(data, Part) or data.total is None:
+        [total] = communicator.all_reduce([local], "kp.rows")
+        return local, total
+    return local, data.total

@@ -1,0 +1,94 @@
+"""Makes the function that Keras calls for each training or test step: a program, and around it what runs each time."""
+
+import contextlib
+
+import keras
+
+from keras_par.job.watched import marked
+from keras_par.seam.call import autotune, probe
+from keras_par.seam.call.beats import beating
+from keras_par.seam.call.direct_call import direct
+from keras_par.seam.call.own_step import without_rows
+from keras_par.seam.call.program import Program, Split, program_of
+from keras_par.seam.models import binding as bindings
+from keras_par.seam.together import run as runs
+
+
+def make_function(original):
+    """Builds a training or test function whose step knows its rows, around a program."""
+
+    def replacement(self, step_function):
+        binding = bindings.of(self)
+        if binding is None:
+            return beating(self, original(self, step_function), is_common=bindings.is_alone(), is_marked=False)
+        program = program_of(self, binding, step_function)
+        function = tuned(program, lambda: in_graph(program, original))
+        function = looked_at(program, function)
+        function = weighted(program, function)
+        function = compared(program, function)
+        function = with_global_logs(function)
+        return beating(self, function, is_common=True, is_marked=not self.run_eagerly)
+
+    return replacement
+
+
+def in_graph(program: Program, original):
+    """A function of an iterator that runs the program for each step, traced unless the model runs eagerly.
+
+    Keras would hand the whole step to XLA, in which no collective can be; a program compiles its own part.
+    """
+    model, step = program.model, marked(program)
+    with without_xla(model):
+        function = original(model, step)
+    return function if model.run_eagerly else direct(model, step, otherwise=function)
+
+
+def tuned(program: Program, build):
+    """What `build` makes; where the strategy asks for it, first steps find the options that it is made with."""
+    is_asked = program.binding.options.autotune is not None and program.method == autotune.METHOD
+    return autotune.Autotuner(program.model, program.binding, build) if is_asked else build()
+
+
+def looked_at(program: Program, function):
+    """Looks at the losses of the first batch before a model is trained on it."""
+    if program.method != "train_step" or isinstance(program, Split):
+        return function
+    return lambda iterator: function(probe.look(program, iterator))
+
+
+def weighted(program: Program, function):
+    """Takes from the logs of a step of the user's own what they are weighted by."""
+    return function if program.is_stock else lambda iterator: without_rows(runs.current(), function(iterator))
+
+
+def compared(program: Program, function):
+    """After the first step, compares metrics of the user's own on halves of its batch."""
+
+    def replacement(iterator):
+        logs = function(iterator)
+        if program.binding.probe.is_pending:
+            program.binding.probe.compare()
+        return logs
+
+    return replacement
+
+
+def with_global_logs(function):
+    """Logs become those of all ranks' rows where a callback reads them after each step."""
+
+    def replacement(iterator):
+        logs = function(iterator)
+        run = runs.current()
+        return run.global_logs(logs) if run is not None and run.logs_each_step else logs
+
+    return replacement
+
+
+@contextlib.contextmanager
+def without_xla(model: keras.Model):
+    """Builds functions that XLA does not compile, whatever the model was compiled with."""
+    asked, model._jit_compile = model._jit_compile, False
+    try:
+        yield
+    finally:
+        model._jit_compile = asked
