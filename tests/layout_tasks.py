@@ -99,9 +99,28 @@ def train_by_two_strategies(distributed: bool) -> dict:
     weights = [model.get_weights() for model in models]
     if not distributed:
         return {"weights": weights}
-    from keras_par.sharding.views import is_summed
+    from keras_par.sharding.views import is_summed_backward
 
-    return {"weights": weights, "summed": [is_summed(model.layers[0].kernel) for model in models]}
+    return {"weights": weights, "summed": [is_summed_backward(model.layers[0].kernel) for model in models]}
+
+
+def make_slots(axes: dict[str, tuple]) -> dict:
+    """The shapes of a divided kernel and of a slot for it, where its placement is given these axes."""
+    from dataclasses import replace
+
+    from keras_par.sharding.views import PLACEMENT, placement_of
+
+    with dividing({".*kernel": (None, "model")}, (1, 2)):
+        kernel = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8)]).layers[0].kernel
+        before = placement_of(kernel)
+        setattr(kernel, PLACEMENT, replace(before, **axes))
+        slot = keras.optimizers.SGD().add_variable_from_reference(kernel, name="slot")
+    return {
+        "alike": before.stored == before.gradient == before.slots,
+        "kernel": kernel.local_shape,
+        "slot": tuple(getattr(slot, "local_shape", slot.shape)),
+        "whole": (tuple(kernel.shape), tuple(slot.shape)),
+    }
 
 
 @contextlib.contextmanager

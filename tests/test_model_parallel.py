@@ -76,6 +76,16 @@ def test_two_strategies_on_one_mesh(ranks, plain, exactness):
             exactness(relative_distance(weights, expected), 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("axes", "slot"),
+    [({}, (6, 4)), ({"slots": ()}, (6, 8)), ({"slots": ("model", None)}, (3, 8)), ({"gradient": ()}, (6, 4))],
+    ids=str,
+)
+def test_slots_lie_as_the_placement_says(axes, slot, ranks):
+    results = ranks(2).run(layout_tasks.make_slots, axes=axes)
+    assert results == [{"alike": True, "kernel": (6, 4), "slot": slot, "whole": ((6, 8), (6, 8))}] * 2
+
+
 def ways() -> list:
     quick = QUICK_TRAININGS.split()
     assert set(quick) <= set(TRAININGS)

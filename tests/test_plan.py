@@ -1,9 +1,12 @@
 """The arithmetic of rows, buckets and fingerprints, without any rank."""
 
+import numpy as np
 import pytest
 
 from keras_par.plan.buckets import fill_buckets
 from keras_par.plan.fingerprint import canonical_names, first_difference
+from keras_par.plan.layout import part_of, shard_of
+from keras_par.plan.mesh import Mesh
 from keras_par.plan.rows import row_range
 
 
@@ -14,6 +17,24 @@ def test_row_ranges_cover_a_batch_in_order_and_evenly(num_rows, num_shards):
     assert [row for start, stop in ranges for row in range(start, stop)] == list(range(num_rows))
     lengths = [stop - start for start, stop in ranges]
     assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 64, 65])
+def test_parts_of_a_dim_follow_each_other_and_the_first_are_longer(size, num_parts):
+    parts = [part_of(size, num_parts, place) for place in range(num_parts)]
+    assert [element for part in parts for element in range(size)[part]] == list(range(size))
+    lengths = [part.stop - part.start for part in parts]
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (7, 5), (1, 3)])
+def test_shards_of_all_ranks_are_the_whole(shape):
+    mesh = Mesh((2, 3), ("first", "second"), tuple(range(6)))
+    counts = np.zeros(shape, int)
+    for rank in range(6):
+        counts[shard_of(shape, ("second", "first"), mesh, rank)] += 1
+    assert (counts == 1).all()
 
 
 def test_buckets_take_the_last_first_and_keep_the_limit():

@@ -15,18 +15,20 @@ def divided(axes: Sequence[str | None], mesh: Mesh) -> Axes:
     return tuple(axis if axis is not None and mesh.size(axis) > 1 else None for axis in axes)
 
 
-def local_shape(shape: Sequence[int], axes: Axes, mesh: Mesh) -> tuple[int, ...]:
-    """Shape of a rank's shard of a tensor of `shape`."""
-    return tuple(size if axis is None else size // mesh.size(axis) for size, axis in zip(shape, axes, strict=True))
-
-
 def shard_of(shape: Sequence[int], axes: Axes, mesh: Mesh, rank: int) -> tuple[slice, ...]:
-    """The part of a tensor of `shape` that a rank holds."""
+    """The part of a tensor of `shape` that a rank holds; of dims that divide unevenly the first ranks hold one more."""
     place = mesh.coordinates(rank)
     return tuple(
-        slice(0, size) if axis is None else slice(length * place[axis], length * (place[axis] + 1))
-        for size, length, axis in zip(shape, local_shape(shape, axes, mesh), axes, strict=True)
+        slice(0, size) if axis is None else part_of(size, mesh.size(axis), place[axis])
+        for size, axis in zip(shape, axes, strict=True)
     )
+
+
+def part_of(size: int, num_parts: int, place: int) -> slice:
+    """One of `num_parts` parts of a dim, whose lengths differ by one at most, as Horovod's reduce-scatter has them."""
+    length, rest = divmod(size, num_parts)
+    start = length * place + min(place, rest)
+    return slice(start, start + length + (place < rest))
 
 
 def complaint(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> str | None:

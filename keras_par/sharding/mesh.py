@@ -2,7 +2,7 @@
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator, ReduceBy
-from keras_par.plan.layout import Axes, local_shape, shard_of
+from keras_par.plan.layout import Axes, shard_of
 from keras_par.plan.mesh import Mesh
 
 
@@ -44,7 +44,7 @@ class RankMesh:
 
     def local_shape(self, shape, axes: Axes) -> tuple[int, ...]:
         """Shape of this rank's shard of a tensor of `shape`."""
-        return local_shape(shape, axes, self.plan)
+        return tuple(part.stop - part.start for part in self.shard(shape, axes))
 
     def shard(self, shape, axes: Axes) -> tuple[slice, ...]:
         """The part of a tensor of `shape` that this rank holds."""

@@ -7,6 +7,10 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from keras_par.plan.placement import WHOLE, Placement
+
+PLACEMENT = "_keras_par_placement"  # of variables that are not whole everywhere
+
 _is_local: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_local_view", default=False)
 _whole_values: contextvars.ContextVar[dict[int, tf.Tensor] | None] = contextvars.ContextVar(
     "keras_par_whole", default=None
@@ -75,18 +79,23 @@ def leader() -> Leader | None:
     return None if is_local() else _leader.get()
 
 
+def placement_of(variable: Any) -> Placement:
+    """How a variable, its gradient and its slots lie on the ranks."""
+    return getattr(variable, PLACEMENT, WHOLE)
+
+
 def is_sharded(variable: Any) -> bool:
-    """True for a variable of which this rank holds a shard only."""
-    return hasattr(variable, "_sharding")
+    """True for a variable of whose value this rank stores a shard only."""
+    return any(placement_of(variable).stored)
 
 
-def is_summed(variable: Any) -> bool:
-    """True for variables whose reading gathers them over the ranks that have other rows, see ShardedVariable."""
-    return is_sharded(variable) and variable.mesh.batch_axis in variable.axes
+def is_summed_backward(variable: Any) -> bool:
+    """True for a variable whose gradient is summed over ranks with other rows where it is computed, see `Placement`."""
+    return placement_of(variable).is_summed_backward
 
 
 def sharded(variables: Iterable[Any]) -> list[Any]:
-    """Those of `variables` of which this rank holds a shard only."""
+    """Those of `variables` of whose values this rank stores a shard only."""
     return [variable for variable in variables if is_sharded(variable)]
 
 

@@ -7,7 +7,7 @@ from keras import tree
 from keras_par.seam.models.binding import Binding, optimizers_of
 from keras_par.seam.step.metrics import layers
 from keras_par.sharding.step import Step
-from keras_par.sharding.views import is_sharded, is_summed
+from keras_par.sharding.views import is_sharded, is_summed_backward
 
 LINEAR = (keras.optimizers.SGD, keras.optimizers.Lion)  # whose updates square no gradient
 BITS = {"fp16": 11, "bf16": 8}
@@ -24,7 +24,7 @@ def say_what_is_inexact(step: Step, model: keras.Model, batch, is_own: bool) -> 
     """
     squaring = [each for each in optimizers_of(model) if not isinstance(each, LINEAR)]
     tables = [layer.embeddings for layer in layers(model) if isinstance(layer, keras.layers.Embedding)]
-    added = [table.path for table in tables if is_sharded(table) and (is_own or is_summed(table))]
+    added = [table.path for table in tables if is_sharded(table) and (is_own or is_summed_backward(table))]
     if squaring and added:
         step.say(
             "%s squares the gradient of table '%s' after equal rows are added, where one process squares the rows one "

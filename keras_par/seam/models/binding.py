@@ -21,7 +21,7 @@ from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.following import keeping
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.step import Step
-from keras_par.sharding.views import identity, is_sharded, is_summed, sharded
+from keras_par.sharding.views import identity, is_sharded, is_summed_backward, sharded
 
 logger = logging.getLogger("keras_par")
 
@@ -204,7 +204,7 @@ class Binding:
 
 def is_to_sum(variable: Any) -> bool:
     """True if its gradient on this rank is a part of the whole, not the whole, nor a range of numbers."""
-    return not is_summed(variable) and not getattr(variable, "overwrite_with_gradient", False)
+    return not is_summed_backward(variable) and not getattr(variable, "overwrite_with_gradient", False)
 
 
 def bound(model: keras.Model) -> Binding | None:

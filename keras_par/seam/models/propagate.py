@@ -7,9 +7,10 @@ import tensorflow as tf
 
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.plan.layout import Axes, complaint
+from keras_par.plan.placement import alike
 from keras_par.seam.models.binding import Binding
 from keras_par.seam.variables.layouts import said_by
-from keras_par.seam.variables.sharded_variable import ShardedVariable, checksum
+from keras_par.seam.variables.sharded_variable import become, checksum
 from keras_par.sharding.following import cuts_noted
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.views import is_sharded
@@ -64,8 +65,8 @@ def type_of(symbol: keras.KerasTensor) -> tf.TypeSpec:
 def divide(variable: keras.Variable, layout: keras.distribution.TensorLayout, mesh: RankMesh) -> None:
     """Makes a whole variable a sharded one, whose layout the optimizer's state for it will have, too."""
     value = tf.convert_to_tensor(variable.value)
-    variable.__class__ = ShardedVariable
     axes = tuple(layout.axes)
-    variable._sharding, variable._layout = (axes, mesh), layout
+    become(variable, alike(axes, mesh.batch_axis), mesh)
+    variable._layout = layout
     variable.checksum = checksum(value)
     variable._initialize(value[mesh.shard(variable._shape, axes)])

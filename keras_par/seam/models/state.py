@@ -9,7 +9,7 @@ from keras_par.plan.fingerprint import canonical_names
 from keras_par.plan.layout import Axes
 from keras_par.seam.models.binding import optimizers_of
 from keras_par.seam.step.metrics import is_float, layer_state
-from keras_par.sharding.views import is_sharded, is_summed
+from keras_par.sharding.views import is_sharded, is_summed_backward
 
 # How the values of ranks with other rows make one process's: they are the "same", add up ("sum"), are averaged
 # ("mean"), or only the first's counts ("first"), as it does for a "seed", which differed in files of older versions.
@@ -60,7 +60,7 @@ def named(section: Section, variables: list[keras.Variable], across_ranks) -> li
     for name, variable in zip(names, variables, strict=True):
         number = found[name] = found.get(name, -1) + 1
         suffix = f"~{number}" if number else ""
-        how: AcrossRanks = "same" if is_summed(variable) else across_ranks(variable)
+        how: AcrossRanks = "same" if is_summed_backward(variable) else across_ranks(variable)
         result.append(Entry(f"{section}/{name}{suffix}", variable, how))
     return result
 
@@ -78,4 +78,4 @@ def is_partial(variable: keras.Variable) -> bool:
 
     Those of a variable that ranks with other rows divide among themselves have been summed over the rows.
     """
-    return variable.name.endswith("gradient_accumulator") and not is_summed(variable)
+    return variable.name.endswith("gradient_accumulator") and not is_summed_backward(variable)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
 from keras_par.seam.step.metrics import is_float, layer_state, layers
-from keras_par.sharding.views import is_summed, local_view
+from keras_par.sharding.views import is_summed_backward, local_view
 
 OURS = ("keras", "keras_hub")  # whose layers keep moving statistics, of which the mean over ranks is right
 CLOSE = 1e-6  # relative; what float rounding explains of values that are the same
@@ -26,7 +26,7 @@ def average_state(communicator: Communicator, model: keras.Model) -> None:
     Warns:
         once, of variables of layers of the user's own that had parted and do not say how they belong together.
     """
-    state = [variable for variable in layer_state(model) if is_float(variable) and not is_summed(variable)]
+    state = [variable for variable in layer_state(model) if is_float(variable) and not is_summed_backward(variable)]
     if communicator.size == 1:
         return
     with local_view():
@@ -83,7 +83,7 @@ def own_state(model: keras.Model) -> list[keras.Variable]:
     found: dict[int, keras.Variable] = {}
     for layer in layers(model):
         if type(layer).__module__.split(".")[0] not in OURS:
-            found |= {id(v): v for v in layer._non_trainable_variables if id(v) in known and not is_summed(v)}
+            found |= {id(v): v for v in layer._non_trainable_variables if id(v) in known and not is_summed_backward(v)}
     seeds = {id(generator.state) for layer in layers(model) for generator in layer._seed_generators}
     says = ("mean", "only_first_replica")
     return [v for key, v in found.items() if key not in seeds and v.aggregation not in says]

@@ -20,7 +20,7 @@ from keras_par.seam.variables.layouts import divide
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import is_in_loop
 from keras_par.sharding.tensor import ShardedTensor
-from keras_par.sharding.views import identity, is_sharded, is_summed, local_view
+from keras_par.sharding.views import identity, is_sharded, is_summed_backward, local_view, placement_of
 
 OF_BATCH = "keras_par_gradient_of_batch"
 VARIABLES = (tf.Variable, keras.Variable)
@@ -124,9 +124,10 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
 
 def shown(gradient: Gradient, variable: Any) -> Any:
     """The gradient of a variable as a step of the user's own sees it: whole where the variable is divided."""
-    if gradient is None or not is_sharded(variable):
+    axes = placement_of(variable).gradient
+    if gradient is None or not any(axes):
         return gradient
-    return ShardedTensor(tf.convert_to_tensor(gradient), variable.axes, variable.mesh)
+    return ShardedTensor(tf.convert_to_tensor(gradient), axes, variable.mesh)
 
 
 def of_shards(gradients: Iterable[Any], variables: Iterable[Any]) -> list[Gradient]:
@@ -141,7 +142,7 @@ def of_shard(gradient: Any, variable: Any) -> Gradient:
             return gradient
     elif not isinstance(gradient, ShardedTensor):
         return gradient
-    return divide(gradient, variable.axes, variable.mesh).local
+    return divide(gradient, placement_of(variable).gradient, variable.mesh).local
 
 
 def named_as_gradient(gradient: Any) -> Any:
@@ -230,7 +231,7 @@ def summed(step: steps.Step, gradients: list, variables: list, have_shapes: bool
     if step.thin:  # what a stand-in row gives does not count, even if it is NaN
         counts = tf.cast(step.local > 0, tf.float32)
         gradients = [
-            gradient if is_summed(variable) else scaled(gradient, counts, no_nan=True)
+            gradient if is_summed_backward(variable) else scaled(gradient, counts, no_nan=True)
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
     return newest_ranges(step, total(step, gradients, variables), gradients, variables)

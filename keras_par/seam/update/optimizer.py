@@ -10,7 +10,7 @@ from keras_par.comm.reducer import scaled
 from keras_par.seam.update.gradients import newest_ranges, of_shards, weight_of, with_shapes
 from keras_par.seam.update.sharded_optimizer import targets
 from keras_par.sharding import step as steps
-from keras_par.sharding.views import identity, is_summed
+from keras_par.sharding.views import identity, is_summed_backward
 
 
 def scale_loss(original):
@@ -70,7 +70,7 @@ def require_even(step: steps.Step, variables) -> None:
     Raises:
         ValueError: a variable is divided among these ranks, and their rows are not known to be as many.
     """
-    summed = next((variable for variable in variables if is_summed(variable)), None)
+    summed = next((variable for variable in variables if is_summed_backward(variable)), None)
     if summed is not None and not isinstance(step.local, int):
         raise ValueError(
             f"keras-par: the gradient of '{summed.path}', which is divided along the batch axis, is summed over ranks "
@@ -109,7 +109,7 @@ def on_first_rank(step: steps.Step, grads: list, variables: list, reduced: froze
     """`grads` with those that are reduced already made 0 on all ranks but one: accumulators add up over ranks."""
     if step.communicator.rank == 0:
         return grads
-    own = [identity(variable) in reduced and not is_summed(variable) for variable in variables]
+    own = [identity(variable) in reduced and not is_summed_backward(variable) for variable in variables]
     return [scaled(grad, 0.0) if is_own else grad for grad, is_own in zip(grads, own, strict=True)]
 
 

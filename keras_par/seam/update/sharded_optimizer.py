@@ -10,10 +10,11 @@ from keras import optimizers
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from keras_par.comm import world
+from keras_par.plan.placement import WHOLE
 from keras_par.seam.variables import layouts
 from keras_par.sharding.names import unique
 from keras_par.sharding.tensor import ShardedTensor
-from keras_par.sharding.views import is_local, is_sharded, local_view, sharded
+from keras_par.sharding.views import is_local, is_sharded, local_view, placement_of, sharded
 
 # Optimizers whose update of an element depends on nothing but that element. Others see whole variables.
 ELEMENTWISE = tuple(
@@ -83,7 +84,7 @@ def clip_gradients(original):
     def replacement(self, grads):
         variables = targets()
         by_norm, by_global_norm = self.clipnorm, self.global_clipnorm
-        if not any(map(is_sharded, variables)) or not (by_norm or by_global_norm):
+        if not any(map(has_parts, variables)) or not (by_norm or by_global_norm):
             return original(self, grads)
         squares = whole_squares(grads, variables)
         if by_norm:
@@ -118,18 +119,25 @@ def whole_squares(grads: list, variables: list) -> list:
     """
     wide = tf.float64 if any(g is not None and g.dtype == tf.float64 for g in grads) else tf.float32
     squares = [None if g is None else tf.reduce_sum(tf.square(tf.cast(values_of(g), wide))) for g in grads]
-    divided = [place for place, v in enumerate(variables) if is_sharded(v) and squares[place] is not None]
+    divided = [
+        place for place, v in enumerate(variables) if any(placement_of(v).gradient) and squares[place] is not None
+    ]
     if not divided:
         return squares
     mesh = variables[divided[0]].mesh
     for axis in mesh.plan.axis_names:
-        places = [place for place in divided if axis in variables[place].axes]
+        places = [place for place in divided if axis in placement_of(variables[place]).gradient]
         if places:
             own = tf.stack([squares[place] for place in places])
             [sums] = mesh.along(axis).all_reduce([own], unique("norms"))
             for place, square in zip(places, tf.unstack(sums), strict=True):
                 squares[place] = square
     return squares
+
+
+def has_parts(variable: Any) -> bool:
+    """True if this rank's gradient of the variable is a part of the whole one."""
+    return any(placement_of(variable).gradient)
 
 
 def values_of(gradient: Any) -> tf.Tensor:
@@ -153,7 +161,7 @@ def add_variable_from_reference(original):
     """Slots have the whole variable's shape and its layout."""
 
     def replacement(self, reference_variable, name=None, initializer="zeros"):
-        if not is_sharded(reference_variable):
+        if placement_of(reference_variable) == WHOLE:
             return original(self, reference_variable, name, initializer)
         with local_view(False), layouts.beside(reference_variable):
             return BaseOptimizer.add_variable_from_reference(self, reference_variable, name, initializer)
@@ -180,7 +188,7 @@ def update_step(original):
         with local_view(False):
             for grad, variable in zip(grads, trainable_variables, strict=True):
                 if is_sharded(variable):
-                    grad = ShardedTensor(tf.convert_to_tensor(grad), variable.axes, variable.mesh)
+                    grad = ShardedTensor(tf.convert_to_tensor(grad), placement_of(variable).gradient, variable.mesh)
                 self.update_step(grad, variable, learning_rate)
 
     return replacement

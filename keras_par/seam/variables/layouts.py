@@ -18,17 +18,20 @@ from keras_par.comm.agreement import AgreedValueError
 from keras_par.comm.communicator import ReduceBy
 from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, unmatched
 from keras_par.plan.mesh import Mesh
+from keras_par.plan.placement import Placement, alike
 from keras_par.seam.variables import operations
 from keras_par.sharding import step as steps
 from keras_par.sharding.collectives import split
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.views import placement_of
 
 SEEN_PATHS = "_keras_par_paths"  # of the variables made under a strategy
 ATTENTION = ("MultiHeadAttention", "GroupedQueryAttention")
 logger = logging.getLogger("keras_par")
 
-_mesh: ContextVar[RankMesh | None] = ContextVar("keras_par_mesh", default=None)
+# How the slot that is being made lies.
+_slot: ContextVar[tuple[Placement, RankMesh] | None] = ContextVar("keras_par_slot", default=None)
 
 
 def data_layout(original):
@@ -73,12 +76,13 @@ def made(shape: tuple[int, ...], axis_names: tuple[str, ...], ranks: tuple[int, 
 
 @contextlib.contextmanager
 def beside(variable: Any) -> Iterator[None]:
-    """Within it variables with a layout of their own lie on the mesh of `variable`, as its slots do."""
-    token = _mesh.set(variable.mesh)
+    """Within it the variable that is made lies as the placement of `variable` says of its slots."""
+    placement = placement_of(variable)
+    token = _slot.set((alike(placement.slots, placement.data_axis), variable.mesh))
     try:
         yield
     finally:
-        _mesh.reset(token)
+        _slot.reset(token)
 
 
 def mesh_of(strategy: Any) -> RankMesh | None:
@@ -97,7 +101,7 @@ def data_place() -> tuple[int, int]:
     return mesh.size(mesh.batch_axis), mesh.coordinates[mesh.batch_axis]
 
 
-def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | None:
+def division_of(variable: Any, strategy: Any, shape) -> tuple[Placement, RankMesh] | None:
     """How a variable that is being made is divided, None if every rank holds all of it.
 
     Raises:
@@ -105,6 +109,8 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
     """
     if not world.is_started() or world.current().size == 1:
         return None
+    if (slot := _slot.get()) is not None:
+        return slot if any(slot[0].stored) else None
     layout = getattr(variable, "_layout", None)  # Keras 3.14 gives it to variables of other backends only
     mesh = mesh_of(strategy)
     if layout is None and mesh is not None and not within_optimizer():
@@ -112,7 +118,7 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
         layout = strategy._layout_map[variable.path]
     if layout is None or not any(layout.axes):
         return None
-    mesh = _mesh.get() or mesh or rank_mesh(layout.device_mesh)
+    mesh = mesh or rank_mesh(layout.device_mesh)
     if mesh.batch_axis is None:
         raise ValueError(
             f"keras-par: variable '{variable.path}' has the layout {tuple(layout.axes)} of its own, but no strategy "
@@ -132,7 +138,7 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Axes, RankMesh] | 
     if not any(axes):
         return None
     variable._layout = layout
-    return axes, mesh
+    return alike(axes, mesh.batch_axis), mesh
 
 
 def is_replicable(strategy: Any, path: str) -> bool:

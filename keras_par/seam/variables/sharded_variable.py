@@ -12,11 +12,12 @@ from keras.src.backend.common.variables import standardize_shape
 from keras.src.distribution import distribution_lib
 
 from keras_par.plan.layout import Axes
+from keras_par.plan.placement import Placement
 from keras_par.seam.variables import layouts, operations
 from keras_par.sharding.collectives import gather_and_enter
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
-from keras_par.sharding.views import is_local, leader, local_view, whole_value
+from keras_par.sharding.views import PLACEMENT, is_local, leader, local_view, placement_of, whole_value
 
 
 class ShardedVariable(keras.Variable):
@@ -27,18 +28,13 @@ class ShardedVariable(keras.Variable):
     variable of the shard's shape.
     """
 
-    _sharding: tuple[Axes, RankMesh]
+    mesh: RankMesh
     checksum: int | None
 
     @property
     def axes(self) -> Axes:
-        """For each dim the mesh axis that divides it, or None."""
-        return self._sharding[0]
-
-    @property
-    def mesh(self) -> RankMesh:
-        """The mesh of `axes`."""
-        return self._sharding[1]
+        """For each dim the axis of `mesh` that divides it, or None."""
+        return placement_of(self).stored
 
     @property
     def local(self) -> tf.Variable:
@@ -73,7 +69,7 @@ class ShardedVariable(keras.Variable):
             return gathered
         shard, axes = self._maybe_autocast(tf.convert_to_tensor(self._value)), list(self.axes)
         for dim, axis in enumerate(axes):
-            if axis is not None and axis == self.mesh.batch_axis:
+            if axis is not None and axis == placement_of(self).data_axis:
                 shard, axes[dim] = gather_and_enter(shard, dim, self.mesh.along(axis)), None
         return ShardedTensor(shard, tuple(axes), self.mesh) if any(axes) else shard
 
@@ -158,6 +154,12 @@ def become_sharded(variable: keras.Variable, shape) -> bool:
     if found is None:
         return False
     operations.install()
-    variable.__class__ = ShardedVariable
-    variable._sharding = found
+    become(variable, *found)
     return True
+
+
+def become(variable: keras.Variable, placement: Placement, mesh: RankMesh) -> None:
+    """Makes a variable a sharded one, which has no value of its own yet."""
+    variable.__class__ = ShardedVariable
+    setattr(variable, PLACEMENT, placement)
+    variable.mesh = mesh
