@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_par.comm import differentiable, world
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.sharding import step as steps
-from keras_par.sharding.names import is_in_loop, unique
+from keras_par.sharding.names import is_in_loop, numbered
 
 OPERATIONS = ("sum", "mean", "min", "max")
 
@@ -130,16 +130,15 @@ def place(what: str) -> tuple[Communicator | None, Callable[[str], str]]:
     """
     step = steps.current()
     if step is None and not world.is_started():
-        return None, unique
+        return None, numbered
     group = world.current() if step is None else step.communicator
     if group.size == 1:
-        return None, unique
+        return None, numbered
     if is_in_loop():
         raise ValueError(f"keras-par: kp.ops.{what} is called within a loop of a graph, where ranks cannot talk.")
-    if step is None:
-        return group, lambda kind: unique(f"ops.{kind}")
-    step.require_plain(f"kp.ops.{what}")
-    return group, lambda kind: step.name(f"ops.{kind}")
+    if step is not None:
+        step.require_plain(f"kp.ops.{what}")
+    return group, lambda kind: numbered(f"ops.{kind}")
 
 
 def with_rows(tensor: tf.Tensor) -> tf.Tensor:

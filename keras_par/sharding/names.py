@@ -29,23 +29,29 @@ def within_step() -> Iterator[None]:
         _step.reset(token)
 
 
-def unique(kind: str) -> str:
+def numbered(kind: str) -> str:
     """The next name for a collective of this kind in the graph being traced; eagerly, where one follows another, one.
 
     Graphs inside others, as branches are, count with the one of the step, or else the outermost, beside which they run.
+    """
+    if tf.executing_eagerly():
+        return f"kp.{kind}"
+    numbers = _numbers.setdefault(enclosing()[-1], defaultdict(itertools.count))
+    return f"kp.{kind}.{next(numbers[kind])}"
+
+
+def unique(kind: str) -> str:
+    """As `numbered`, for operations on sharded tensors.
 
     Raises:
         ValueError: the graph is in a loop within the step.
     """
-    if tf.executing_eagerly():
-        return f"kp.{kind}"
     if is_in_loop():
         raise ValueError(
             "keras-par: a sharded tensor is used within a loop of a graph, where ranks cannot talk: make it whole "
             "before the loop by tf.convert_to_tensor(tensor)."
         )
-    numbers = _numbers.setdefault(enclosing()[-1], defaultdict(itertools.count))
-    return f"kp.{kind}.{next(numbers[kind])}"
+    return numbered(kind)
 
 
 def is_in_loop() -> bool:

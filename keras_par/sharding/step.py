@@ -1,15 +1,12 @@
-"""The training or test step that is being traced or run: its rows here and on all ranks, and names for collectives."""
+"""The training or test step that is being traced or run: its rows here and on all ranks."""
 
 import contextlib
 import contextvars
-import itertools
-from collections import defaultdict
-from collections.abc import Iterator
 
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.sharding.names import within_step
+from keras_par.sharding.names import numbered, within_step
 
 
 class Step:
@@ -38,7 +35,6 @@ class Step:
         self.applying = False  # inside an optimizer's apply
         self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already
         self.captured: list[tuple] | None = None  # where apply leaves its arguments instead of acting on them
-        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
 
     def share(self, dtype) -> tf.Tensor:
         """This rank's rows divided by all rows: the weight of its mean in the mean of the batch."""
@@ -61,10 +57,6 @@ class Step:
         """`value` times `weight`, which is 0 where this rank has no rows, whatever the value is."""
         return tf.math.multiply_no_nan(value, weight) if self.thin else value * weight
 
-    def name(self, kind: str) -> str:
-        """The next name for a collective of this kind; the same on every rank, and in every trace of the step."""
-        return f"kp.{kind}.{next(self._numbers[kind])}"
-
     def sum(self, tensor: tf.Tensor, kind: str, what: str) -> tf.Tensor:
         """`tensor` summed over the ranks, not differentiable. Costs one all-reduce.
 
@@ -72,7 +64,7 @@ class Step:
             ValueError: XLA compiles this step; `what` names the part of the model that needs the sum.
         """
         self.require_plain(what)
-        return self.communicator.all_reduce([tensor], self.name(kind))[0]
+        return self.communicator.all_reduce([tensor], numbered(kind))[0]
 
     def require_plain(self, what: str) -> None:
         if self.compiled:

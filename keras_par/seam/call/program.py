@@ -16,6 +16,7 @@ from keras_par.seam.rows.batch_rows import batch_rows, compiled_rows
 from keras_par.seam.step import metrics
 from keras_par.seam.table.keras_names import find
 from keras_par.seam.table.replacements import TRAINER
+from keras_par.sharding.names import numbered
 from keras_par.sharding.step import Step
 from keras_par.sharding.views import sharded
 
@@ -57,7 +58,7 @@ class Program:
             thin = isinstance(data, ThinShard)
             guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
             step = Step(binding, local, total, thin)
-            step.rows = batch_rows(communicator, data, total, step.name, binding.mesh is None)
+            step.rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
             with binding.scope(), step.current(), guard:

@@ -20,6 +20,7 @@ from keras_par.seam.variables.layouts import division_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.following import keeping
 from keras_par.sharding.mesh import RankMesh
+from keras_par.sharding.names import numbered
 from keras_par.sharding.step import Step
 from keras_par.sharding.views import identity, is_sharded, is_summed_backward, sharded
 
@@ -192,7 +193,7 @@ class Binding:
         places = [i for i, each in enumerate(variables) if is_to_sum(each) and identity(each) not in but]
         if not places:
             return list(gradients)
-        name = step.name("gradients")
+        name = numbered("gradients")
         own = [gradients[i] for i in places]
         are_even = isinstance(step.local, int)  # then every rank has as many rows
         sums = sum_gradients(step.communicator, own, name, limit, self.options.compression, are_even)

@@ -6,6 +6,7 @@ from keras.src.layers.normalization.batch_normalization import BatchNormalizatio
 
 from keras_par.seam.step.metrics import layers
 from keras_par.sharding import step as steps
+from keras_par.sharding.names import numbered
 from keras_par.sharding.tensor import ShardedTensor
 
 
@@ -62,7 +63,7 @@ def global_moments(step: steps.Step, inputs: tf.Tensor, mask, dims: list[int]) -
 
 def gather(step: steps.Step, tensor: tf.Tensor) -> tf.Tensor:
     """Stacks the ranks' `tensor` (equal shapes) along a new dim 0; the backward pass sums what the ranks return."""
-    name = step.name("moments")
+    name = numbered("moments")
     communicator = step.communicator
 
     @tf.custom_gradient

@@ -18,7 +18,7 @@ from keras_par.comm.reducer import Gradient, scaled
 from keras_par.seam.rows.row_dims import UNSURE, Rows, is_symbolic
 from keras_par.seam.variables.layouts import divide
 from keras_par.sharding import step as steps
-from keras_par.sharding.names import is_in_loop
+from keras_par.sharding.names import is_in_loop, numbered
 from keras_par.sharding.tensor import ShardedTensor
 from keras_par.sharding.views import identity, is_sharded, is_summed_backward, local_view, placement_of
 
@@ -242,7 +242,7 @@ def newest_ranges(step: steps.Step, sums: list[Gradient], own: list[Gradient], v
     places = [place for place, each in enumerate(variables) if getattr(each, "overwrite_with_gradient", False)]
     places = [place for place in places if own[place] is not None]
     if places:
-        most = step.communicator.all_reduce([own[place] for place in places], step.name("ranges"), "max")
+        most = step.communicator.all_reduce([own[place] for place in places], numbered("ranges"), "max")
         for place, value in zip(places, most, strict=True):
             sums[place] = value
     return sums
@@ -277,8 +277,8 @@ def sent_back(step: steps.Step, upstream: tf.Tensor, part: Gradient) -> tf.Tenso
     like = values_of(part)
     is_sparse = isinstance(part, tf.IndexedSlices)
     upstream = tf.ensure_shape(upstream, [None, *like.shape[1:]] if is_sparse else like.shape)
-    [everything] = differentiable.total([upstream], step.communicator, step.name)
-    return differentiable.own_rows(everything, like, step.communicator, step.name) if is_sparse else everything
+    [everything] = differentiable.total([upstream], step.communicator, numbered)
+    return differentiable.own_rows(everything, like, step.communicator, numbered) if is_sparse else everything
 
 
 def values_of(gradient) -> tf.Tensor:

@@ -10,6 +10,7 @@ from keras_par.comm.reducer import scaled
 from keras_par.seam.update.gradients import newest_ranges, of_shards, weight_of, with_shapes
 from keras_par.seam.update.sharded_optimizer import targets
 from keras_par.sharding import step as steps
+from keras_par.sharding.names import numbered
 from keras_par.sharding.views import identity, is_summed_backward
 
 
@@ -160,7 +161,7 @@ def check_finite(original):
         step = steps.current()
         if step is None or not accumulates(self):
             return finite
-        [everywhere] = step.communicator.all_reduce([tf.cast(finite, tf.int32)], step.name("finite"), "min")
+        [everywhere] = step.communicator.all_reduce([tf.cast(finite, tf.int32)], numbered("finite"), "min")
         return tf.cast(everywhere, tf.bool)
 
     return replacement
