@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -221,3 +222,35 @@ def test_every_public_name_can_be_imported_and_is_documented():
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(result.stdout) > 10
+
+
+def state_of(path: Path) -> set[str]:
+    """The names of a module that hold what may change while it runs: rebound, of a context, containers, caches."""
+    tree = tree_of(path)
+    found = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    fixed = ("frozen=True", "NamedTuple")
+    changing = {node.name for node in classes if not any(word in ast.unparse(node).partition(":")[0] for word in fixed)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and any("cache" in ast.unparse(each) for each in node.decorator_list):
+            found.add(node.name)
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        [target] = node.targets if isinstance(node, ast.Assign) else [node.target]
+        value, name = ast.unparse(node.value), ast.unparse(target)
+        holds = value in ("[]", "{}", "set()", "dict()") or value.startswith("defaultdict")
+        holds = holds or value.partition("(")[0] in changing
+        if holds or re.match(r"(contextvars\.)?ContextVar|weakref\.|threading\.(local|Lock|RLock)", value):
+            found.add(name)
+    return found
+
+
+def test_the_state_of_modules_is_listed():
+    found = {f"{path.relative_to(PACKAGE)}: {name}" for path in MODULES for name in state_of(path)}
+    table = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("## State of modules")[2].partition("\n## ")[0]
+    listed = {
+        f"{path}: {name}"
+        for path, names in re.findall(r"^\| `(\S+)` \| (.+?) \|", table, re.M)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert found == listed

@@ -2,18 +2,18 @@
 
 import math
 
-import keras
 import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedRuntimeError
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
+from keras_par.seam.models.callback import Callback
 from keras_par.seam.step import newest_loss
 from keras_par.seam.step.metrics import combined_numbers
 
 
-class LossMonitor(keras.callbacks.Callback):
+class LossMonitor(Callback):
     """Prints `epoch: 3 step: 2, loss is 0.367389976978302` on rank 0 and stops at a NaN or infinite loss.
 
     The loss is that step's own, over the rows of all ranks; a progress bar shows the mean over the epoch so far.

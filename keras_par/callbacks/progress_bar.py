@@ -2,16 +2,16 @@
 
 import time
 
-import keras
 import tensorflow as tf
 
 from keras_par.callbacks.progress_view import Span, View, terminal_width
 from keras_par.seam.call import meter as meters
+from keras_par.seam.models.callback import Callback
 
 BAR_SECONDS, LINES_SECONDS = 1.0, 30.0
 
 
-class ProgressBar(keras.callbacks.Callback):
+class ProgressBar(Callback):
     """Shows how far training is, on rank 0, with figures of all ranks; give `fit` verbose=0 beside it.
 
     ```

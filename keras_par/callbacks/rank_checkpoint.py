@@ -20,9 +20,10 @@ from keras_par.comm.communicator import Communicator
 from keras_par.distribution.runtime import init
 from keras_par.seam.call import epoch as epochs
 from keras_par.seam.feed.arrays import global_seed
+from keras_par.seam.models.callback import Callback
 
 
-class RankCheckpoint(keras.callbacks.Callback):
+class RankCheckpoint(Callback):
     """Saves all that training changes as `<directory>/rank.<r>/<prefix>-<epoch>_<step>.npz`, with a manifest.
 
     `kp.callbacks.Resume` goes on from it, on any number of ranks; `kp.load_checkpoint` reads it into a model. Rank 0's

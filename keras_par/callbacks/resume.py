@@ -10,9 +10,10 @@ from keras_par.comm import world
 from keras_par.distribution.runtime import init
 from keras_par.job import heartbeat
 from keras_par.seam.call import epoch as epochs
+from keras_par.seam.models.callback import Callback
 
 
-class Resume(keras.callbacks.Callback):
+class Resume(Callback):
     """Lets `fit` begin where `RankCheckpoint` last wrote a complete checkpoint, or at the start if there is none.
 
     ```python

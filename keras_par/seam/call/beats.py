@@ -4,6 +4,7 @@ import keras
 
 from keras_par.job import heartbeat, watched
 from keras_par.seam.call import epoch as epochs
+from keras_par.seam.models.callback import Callback, tell
 
 
 def beating(model: keras.Model, function, is_common: bool, is_marked: bool):
@@ -33,7 +34,7 @@ def beating(model: keras.Model, function, is_common: bool, is_marked: bool):
     return replacement
 
 
-class Beats(keras.callbacks.Callback):
+class Beats(Callback):
     """Notes epochs and their logs; comes after all other callbacks of `fit`.
 
     When the launcher has been asked to end the job, it knows a step that no rank has begun. After the step before
@@ -67,9 +68,7 @@ class Beats(keras.callbacks.Callback):
             self._stop(epoch_is_complete=True)
 
     def _stop(self, epoch_is_complete: bool) -> None:
-        for callback in self._callbacks:
-            if hasattr(callback, "on_interrupt"):
-                callback.on_interrupt(epoch_is_complete)
+        tell(self._callbacks, "on_interrupt", epoch_is_complete)
         where = f"after step {self._beat.page.step} of epoch {self._beat.page.epoch + 1}"
         self._beat.tell("stopped", text=where)
         raise KeyboardInterrupt(f"keras-par: stopped by its user {where}")

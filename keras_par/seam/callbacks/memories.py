@@ -7,6 +7,7 @@ import keras
 from keras import callbacks as stock
 
 from keras_par.seam.callbacks.stock_callbacks import is_written_elsewhere
+from keras_par.seam.models.callback import Callback, tell, trait
 
 # What Keras's callbacks count and keep, which they forget at the begin of training.
 ATTRIBUTES: dict[type[keras.callbacks.Callback], tuple[str, ...]] = {
@@ -71,14 +72,12 @@ def introduce(callbacks: list[keras.callbacks.Callback]) -> list[keras.callbacks
     """
     last = max((i for i, each in enumerate(callbacks) if remembers(each)), default=-1)
     before, rest = callbacks[: last + 1], callbacks[last + 1 :]
-    late = [each for each in before if getattr(each, "comes_after_memories", False)]
-    for callback in callbacks:
-        if hasattr(callback, "meet"):
-            callback.meet(callbacks)
+    late = [each for each in before if trait(each, "comes_after_memories")]
+    tell(callbacks, "meet", callbacks)
     return [*(each for each in before if not any(each is other for other in late)), *late, *rest]
 
 
-class AllBegun(keras.callbacks.Callback):
+class AllBegun(Callback):
     """Calls `on_all_begun()` of each callback that has it, once all have begun and forgotten what they knew.
 
     Args:
@@ -92,6 +91,4 @@ class AllBegun(keras.callbacks.Callback):
         self._callbacks = callbacks
 
     def on_train_begin(self, logs=None):
-        for callback in self._callbacks:
-            if hasattr(callback, "on_all_begun"):
-                callback.on_all_begun()
+        tell(self._callbacks, "on_all_begun")

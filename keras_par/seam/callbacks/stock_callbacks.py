@@ -15,6 +15,7 @@ from keras.callbacks import BackupAndRestore
 
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.seam.files import model_files
+from keras_par.seam.models.callback import trait
 from keras_par.seam.models.state import is_partial, state_of
 from keras_par.seam.together import run as runs
 from keras_par.seam.together import writers
@@ -139,5 +140,5 @@ def restore_together(original):
 
 def acts_on_all_ranks(callback: keras.callbacks.Callback) -> str | None:
     """What a callback that must be on every rank is called, None for others."""
-    named = getattr(callback, "acts_on_all_ranks", None)
+    named = trait(callback, "acts_on_all_ranks")
     return named or ("BackupAndRestore" if isinstance(callback, BackupAndRestore) else None)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from keras import callbacks
 
+from keras_par.seam.models.callback import trait
+
 # They stop training or change weights or rates, which all ranks must do alike, whoever wrote the class.
 DECIDING = (
     callbacks.EarlyStopping,
@@ -25,7 +27,7 @@ _alone: contextvars.ContextVar[callbacks.Callback | None] = contextvars.ContextV
 
 def is_foreign(callback: callbacks.Callback) -> bool:
     """True for a callback of an installed package that is to run on one rank, as it does not say or show otherwise."""
-    said = getattr(callback, "every_rank_writes", False) or getattr(callback, "acts_on_all_ranks", None)
+    said = trait(callback, "every_rank_writes") or trait(callback, "acts_on_all_ranks")
     return not said and not isinstance(callback, DECIDING) and installed_package(type(callback)) is not None
 
 

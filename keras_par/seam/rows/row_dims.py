@@ -1,5 +1,6 @@
 """Tells in which tensors of a step the batch's rows lie, and how, by following the graph back to the batch."""
 
+import enum
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -26,19 +27,15 @@ class Rows(NamedTuple):
         return self._replace(dim=dim)
 
 
-class Mark:
+class Mark(enum.Enum):
     """What else can be known of a tensor."""
 
-    def __init__(self, meaning: str):
-        self.meaning = meaning
-
-    def __repr__(self) -> str:
-        return self.meaning
+    ALIKE = "does not depend on the batch"
+    OTHER = "depends on the batch, whose rows are in no dim"
+    UNSURE = "depends on the batch, in a way that is not followed"
 
 
-ALIKE = Mark("does not depend on the batch")
-OTHER = Mark("depends on the batch, whose rows are in no dim")
-UNSURE = Mark("depends on the batch, in a way that is not followed")
+ALIKE, OTHER, UNSURE = Mark.ALIKE, Mark.OTHER, Mark.UNSURE
 
 Known = Rows | Mark
 RULES: dict[str, Any] = {}  # by the operation's type, see row_rules.py

@@ -20,6 +20,7 @@ from keras_par.seam.feed.input import Source
 from keras_par.seam.feed.same_data import warn_if_unequal, warn_of_other_rows
 from keras_par.seam.feed.shards import Remainder
 from keras_par.seam.models.binding import Binding, optimizers_of
+from keras_par.seam.models.callback import Callback, trait
 from keras_par.seam.models.same_weights import require_same_weights
 from keras_par.seam.step import metrics
 from keras_par.seam.together.meeting import meet
@@ -256,7 +257,7 @@ def reads_each_step(callbacks: list, mode: Literal["train", "test"]) -> bool:
 
 def is_quiet(callback: keras.callbacks.Callback, mode: Literal["train", "test"]) -> bool:
     """True if the callback leaves single steps alone, or only shows or stores what it is given."""
-    if isinstance(callback, (History, ProgbarLogger)) or getattr(callback, "reads_own_logs", False):
+    if isinstance(callback, (History, ProgbarLogger)) or trait(callback, "reads_own_logs"):
         return True
     if isinstance(callback, (ModelCheckpoint, BackupAndRestore)) and callback.save_freq == "epoch":
         return True
@@ -266,7 +267,7 @@ def is_quiet(callback: keras.callbacks.Callback, mode: Literal["train", "test"])
     return all(getattr(getattr(callback, hook), "_is_default", False) for hook in hooks)
 
 
-class StopTogether(keras.callbacks.Callback):
+class StopTogether(Callback):
     """Stops all ranks as soon as a callback on one of them asks for it, so that none goes on alone.
 
     It comes after the user's callbacks. Epochs begin with rank 0's learning rates, and `fit` returns when all ranks'

@@ -8,6 +8,7 @@ from keras import callbacks
 
 from keras_par.comm.agreement import AgreedValueError
 from keras_par.comm.communicator import Communicator
+from keras_par.seam.models.callback import trait
 from keras_par.seam.models.packages import is_foreign
 
 # Keras's callbacks that write, print or send something, and what says where to.
@@ -39,7 +40,7 @@ def places(given: list[keras.callbacks.Callback]) -> dict[str, str | None]:
             continue
         kind, path = type(callback).__name__, attributes[0] if attributes else None
         name = f"{kind} {sum(other.split()[0] == kind for other in found) + 1}"
-        apart = getattr(callback, "every_rank_writes", False)
+        apart = trait(callback, "every_rank_writes")
         setattr(callback, PLACE, None if apart else name)
         if not apart:
             found[name] = None if path is None else str(getattr(callback, path))

@@ -1,0 +1,47 @@
+"""What a callback may tell of itself where there are several ranks, and what it may be told."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+
+class Callback(keras.callbacks.Callback):
+    """A Keras callback that knows of ranks; the base class of this package's, and of your own if you like.
+
+    Other callbacks may have these attributes and methods, too; only the names count.
+
+    Attributes:
+        acts_on_all_ranks: what the callback is called, if every rank must have it, because it talks to the others;
+            `fit` refuses a job whose ranks have other names here. None if ranks may differ.
+        reads_own_logs: True if logs of this rank's rows will do in `on_train_batch_end`; else those of all ranks are
+            summed after each step.
+        every_rank_writes: True if each rank writes files of its own, where otherwise one writes for all.
+        comes_after_memories: True if it is to be called after all callbacks that remember something.
+    """
+
+    acts_on_all_ranks: str | None = None
+    reads_own_logs: bool = False
+    every_rank_writes: bool = False
+    comes_after_memories: bool = False
+
+    def meet(self, callbacks: list[keras.callbacks.Callback]) -> None:
+        """Is told all callbacks of the `fit` that begins, before any of them begins."""
+
+    def on_all_begun(self) -> None:
+        """Called once `on_train_begin` of all callbacks has been."""
+
+    def on_interrupt(self, epoch_is_complete: bool) -> None:
+        """Called on every rank, after the same step, when the user ends the job; may talk to the other ranks."""
+
+
+def trait(callback: keras.callbacks.Callback, name: str) -> Any:
+    """An attribute of `Callback`, of any callback; its default where the callback has none."""
+    return getattr(callback, name, getattr(Callback, name))
+
+
+def tell(callbacks: Iterable[keras.callbacks.Callback], method: str, *arguments: Any) -> None:
+    """Calls a method of `Callback` of those that have it."""
+    for callback in callbacks:
+        if hasattr(callback, method):
+            getattr(callback, method)(*arguments)
