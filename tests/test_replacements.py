@@ -7,13 +7,21 @@ import sys
 from tests.ranks.pool import REPOSITORY, environment
 
 
-def test_plain_keras_is_back_after_uninstalling():
-    command = [sys.executable, "-m", "tests.programs.replacements"]
+def replaced(*arguments: str) -> dict[str, list[str]]:
+    command = [sys.executable, "-m", "tests.programs.replacements", *arguments]
     result = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-3000:]
-    names = json.loads(result.stdout.splitlines()[-1])
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_plain_keras_is_back_after_uninstalling():
+    names = replaced()
     assert len(names["first"]) > 400
     assert {"TensorFlowTrainer.fit", "keras.src.backend.tensorflow.numpy.add", "Tensor.__add__"} <= set(names["first"])
     assert "keras.src.distribution.distribution_lib.global_state" in names["first"]
     assert names["left"] == []
     assert names["again"] == names["first"]
+
+
+def test_what_is_replaced_besides_the_table_is_found():
+    assert any(name.endswith("Dense.call") for name in replaced("besides")["left"])
