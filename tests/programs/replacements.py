@@ -7,7 +7,7 @@ import json
 import sys
 import types
 
-import keras  # noqa: F401 - both are looked at
+import keras
 import tensorflow as tf  # noqa: F401
 
 PARTS = (type, types.FunctionType, types.BuiltinFunctionType, property, staticmethod, classmethod)

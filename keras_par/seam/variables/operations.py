@@ -25,12 +25,14 @@ BACKEND = "keras.src.backend.tensorflow"
 ROOMS = ("core", "linalg", "math", "nn", "numpy", "random", "rnn")
 # Functions that call others in a loop, where a collective could not be named apart from itself.
 LOOPS = ("scan", "while_loop", "fori_loop", "map", "vectorized_map", "associative_scan", "rnn")
-UNTOUCHED = ("is_tensor", "name_scope", "device_scope", "compute_output_spec", "cond", "custom_gradient", "remat")
 
 
 @functools.cache
 def install() -> None:
-    """Wraps the functions of Keras's TensorFlow backend, the first time that something is sharded."""
+    """Wraps functions of Keras's TensorFlow backend, the first time that something is sharded.
+
+    Those without a rule are left as they are: TensorFlow makes whole what they compute with.
+    """
     remember_by(memory_of_call)
     for name in (*BINARY, *COMPARISONS):
         wrap(tf.Tensor, f"__{name}__", left_operand)
@@ -39,7 +41,7 @@ def install() -> None:
         module = importlib.import_module(located(f"{BACKEND}.{room}"))
         for name, function in list(vars(module).items()):
             is_own = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
-            if is_own and not name.startswith("_") and name not in UNTOUCHED:
+            if is_own and (f"{room}.{name}" in RULES or name in LOOPS):
                 replaced[function] = wrapped(function, f"{room}.{name}")
                 replace(module, name, replaced[function])
     for package in packages():

@@ -1,0 +1,214 @@
+"""Every function of Keras's backend that has no rule, on tensors and variables that two ranks divide."""
+
+import functools
+import importlib
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+X = tf.constant(np.random.default_rng(0).uniform(0.1, 0.9, (4, 4)).astype("float32"))
+WHOLE_NUMBERS = tf.constant(np.arange(1, 17).reshape(4, 4) % 5 + 1, tf.int32)
+IMAGE = tf.reshape(tf.tile(X, [4, 1]), [1, 4, 4, 4])
+# Arguments by the names of parameters that have no default.
+ARGUMENTS: dict[str, Any] = {
+    "M": 4,
+    "N": 4,
+    "axes": 1,
+    "axis": 0,
+    "axis1": 0,
+    "axis2": 1,
+    "bins": tf.constant([0.0, 0.5, 1.0]),
+    "condition": tf.constant([True, False, True, False]),
+    "destination": 1,
+    "fft_length": 4,
+    "fill_value": 1.0,
+    "fp": tf.constant([0.0, 5.0, 1.0]),
+    "func": lambda x: x,
+    "indices": tf.constant([0, 1]),
+    "indices_or_sections": 2,
+    "k": 2,
+    "kth": 1,
+    "maxval": 1.0,
+    "minval": 0.0,
+    "n": 2,
+    "num": 2,
+    "num_classes": 4,
+    "num_samples": 2,
+    "pad_width": ((1, 1), (1, 1)),
+    "q": 0.5,
+    "repeats": 2,
+    "reps": (2, 1),
+    "segment_ids": tf.constant([0, 0, 1, 1]),
+    "sequence_length": 2,
+    "sequence_stride": 2,
+    "shape": (2, 8),
+    "shift": 1,
+    "source": 0,
+    "start": 0,
+    "stop": 4,
+    "subscripts": "ij->i",
+    "x_max": 0.8,
+    "x_min": 0.2,
+    "xp": tf.constant([0.0, 0.5, 1.0]),
+}
+LISTS = ("arrays", "xs", "operands")
+# Calls of those to which these arguments do not fit; what is sharded comes first.
+CALLS: dict[str, Callable[[Callable, Any], Any]] = {
+    "core.random_seed_dtype": lambda f, x: f(),
+    "core.scatter": lambda f, x: f(tf.constant([[0], [2]]), x[:2], (4, 4)),
+    "core.scatter_update": lambda f, x: f(x, tf.constant([[0], [2]]), x[:2]),
+    "core.slice": lambda f, x: f(x, (1, 1), (2, 2)),
+    "core.slice_update": lambda f, x: f(x, (1, 1), x[:2, :2]),
+    "core.switch": lambda f, x: f(0, [lambda value: value, lambda value: -value], x),
+    "linalg.cholesky": lambda f, x: f(keras.ops.matmul(x, keras.ops.transpose(x)) + tf.eye(4)),
+    "linalg.cholesky_inverse": lambda f, x: f(x + 4 * tf.eye(4)),
+    "linalg.jvp": lambda f, x: f(lambda value: value * 2, (tf.convert_to_tensor(x),), (tf.convert_to_tensor(x),)),
+    "math.fft": lambda f, x: f((x, x)),
+    "math.fft2": lambda f, x: f((x, x)),
+    "math.ifft2": lambda f, x: f((x, x)),
+    "math.irfft": lambda f, x: f((x, x)),
+    "math.istft": lambda f, x: f((x[:, :3], x[:, :3]), 4, 2, 4),
+    "math.in_top_k": lambda f, x: f(tf.constant([0, 1, 2, 3]), x, 2),
+    "nn.adaptive_average_pool": lambda f, x: f(image(x), 2),
+    "nn.adaptive_max_pool": lambda f, x: f(image(x), 2),
+    "nn.ctc_decode": lambda f, x: f(keras.ops.reshape(x, (1, 4, 4)), tf.constant([4])),
+    "nn.ctc_loss": lambda f, x: f(
+        tf.constant([[1, 2]]), keras.ops.reshape(x, (1, 4, 4)), tf.constant([2]), tf.constant([4])
+    ),
+    "nn.depth_to_space": lambda f, x: f(image(x), 2),
+    "nn.fold": lambda f, x: f(keras.ops.reshape(x, (1, 4, 4)), (4, 4), 2, stride=2),
+    "nn.separable_conv": lambda f, x: f(image(x), tf.ones([1, 1, 4, 1]), tf.ones([1, 1, 4, 2])),
+    "nn.space_to_depth": lambda f, x: f(image(x), 2),
+    "nn.unfold": lambda f, x: f(image(x), 2),
+    "numpy.argpartition": lambda f, x: f(x, 1),
+    "numpy.bartlett": lambda f, x: f(5),
+    "numpy.blackman": lambda f, x: f(5),
+    "numpy.broadcast_to": lambda f, x: f(x, (2, 4, 4)),
+    "numpy.correlate": lambda f, x: f(x[0], x[1]),
+    "numpy.cross": lambda f, x: f(x[:, :3], x[:, :3]),
+    "numpy.dsplit": lambda f, x: f(keras.ops.reshape(x, (2, 2, 4)), 2),
+    "numpy.gcd": lambda f, x: f(keras.ops.cast(x * 10, "int32"), WHOLE_NUMBERS),
+    "numpy.lcm": lambda f, x: f(keras.ops.cast(x * 10, "int32"), WHOLE_NUMBERS),
+    "numpy.ldexp": lambda f, x: f(x, WHOLE_NUMBERS),
+    "numpy.hamming": lambda f, x: f(5),
+    "numpy.hanning": lambda f, x: f(5),
+    "numpy.kaiser": lambda f, x: f(5, 1.0),
+    "numpy.searchsorted": lambda f, x: f(keras.ops.sort(x[0]), x[1]),
+    "numpy.select": lambda f, x: f([x > 0.5], [x], 0.0),
+    "random.beta": lambda f, x: f((4, 4), x, x, seed=1),
+    "random.binomial": lambda f, x: f((4, 4), tf.fill([4, 4], 5.0), x, seed=1),
+    "random.categorical": lambda f, x: f(x, 2, seed=1),
+    "random.gamma": lambda f, x: f((4, 4), x, seed=1),
+    "random.randint": lambda f, x: f((2, 8), 0, 9, seed=1),
+    "rnn.cudnn_ok": lambda f, x: f("tanh", "sigmoid", False, True),
+}
+# They are for GPUs, not there on TensorFlow, or take no tensors.
+LEFT_OUT = (
+    "numpy.vectorize",
+    "rnn.gru",
+    "rnn.lstm",
+    "rnn.bidirectional_gru",
+    "rnn.bidirectional_lstm",
+    "linalg.lstsq",
+    "core.is_tensor",
+    "core.name_scope",
+    "core.device_scope",
+    "core.compute_output_spec",
+    "core.cond",
+    "core.custom_gradient",
+    "core.remat",
+)
+
+
+def image(x: Any) -> Any:
+    return keras.ops.reshape(keras.ops.tile(x, (4, 1)), (1, 4, 4, 4))
+
+
+def functions() -> Iterator[tuple[str, Callable]]:
+    """The functions of the backend that have no rule, with the names that rules would have."""
+    from keras_par.seam.table.keras_names import located
+    from keras_par.seam.variables.operations import BACKEND, LOOPS, ROOMS
+    from keras_par.sharding.rules.table import RULES
+
+    for room in ROOMS:
+        module = importlib.import_module(located(f"{BACKEND}.{room}"))
+        for name, function in sorted(vars(module).items()):
+            is_own = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
+            is_asked = is_own and not name.startswith("_") and name not in LOOPS
+            if is_asked and f"{room}.{name}" not in (*RULES, *LEFT_OUT):
+                yield f"{room}.{name}", function
+
+
+def call(name: str, function: Callable, x: Any) -> list:
+    """The results of one function, some of whose arguments are `x`."""
+    keras.utils.set_random_seed(1)
+    if name in CALLS:
+        return results(CALLS[name](function, x))
+    arguments = []
+    for each in inspect.signature(function).parameters.values():
+        if each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.KEYWORD_ONLY):
+            arguments.append([x, x] if each.name in LISTS else ARGUMENTS.get(each.name, x))
+    return results(function(*arguments))
+
+
+def results(found: Any) -> list:
+    from keras_par.sharding.tensor import whole
+
+    flat = [whole(each) for each in tf.nest.flatten(found)]
+    return [each if isinstance(each, (str, bool)) else np.asarray(each) for each in flat]
+
+
+def differences() -> dict[str, Any]:
+    """What functions give otherwise with a sharded tensor or variable than with a whole one; how many were tried."""
+    import keras_par as kp
+    from keras_par.comm import world
+    from keras_par.comm.counting import CountingCommunicator
+    from keras_par.seam.variables.layouts import divide, rank_mesh
+
+    mesh = keras.distribution.DeviceMesh((1, kp.size()), ("batch", "model"))
+    layout_map = keras.distribution.LayoutMap(mesh)
+    layout_map[".*divided"] = (None, "model")
+    with kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch").scope():
+        variable = keras.Variable(X, name="divided")
+    undivided = keras.Variable(X)
+    tensor = divide(X, (None, "model"), rank_mesh(mesh))
+    found, num_tried, num_sent, num_failed = {}, 0, 0, 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, function in functions():
+            for kind, sharded, same in (("tensor", tensor, X), ("variable", variable, undivided)):
+                expected = outcome(name, function, same)
+                counting = CountingCommunicator(world.current())
+                before = world.replace(counting)
+                given = outcome(name, function, sharded)
+                world.replace(before)
+                num_sent += bool(counting.calls)
+                num_failed += isinstance(expected, str)
+                if not alike(given, expected) and not alike(given, outcome(name, function, X)):
+                    found[f"{name} of a {kind}"] = str(given)[:200], str(expected)[:200]
+            num_tried += 1
+    return {"size": kp.size(), "differ": found, "tried": num_tried, "sent": num_sent, "failed": num_failed}
+
+
+def outcome(name: str, function: Callable, x: Any) -> list | str:
+    """As `call`, or the error: some functions take no variables in plain Keras, either."""
+    try:
+        return call(name, function, x)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def alike(given: list | str, expected: list | str) -> bool:
+    if isinstance(given, str) or isinstance(expected, str):
+        return given == expected
+    close = functools.partial(np.allclose, equal_nan=True, rtol=1e-5, atol=1e-6)
+    return len(given) == len(expected) and all(
+        a == b if isinstance(b, (str, bool)) or b.dtype.kind in "US" else a.shape == b.shape and close(a, b)
+        for a, b in zip(given, expected, strict=True)
+    )
