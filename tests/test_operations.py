@@ -8,5 +8,5 @@ def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(ranks)
         assert result["size"] == 2
         assert result["differ"] == {}
         assert result["tried"] > 150
-        assert result["failed"] <= 10  # functions that take no variables
+        assert result["failed"] < 15  # functions that take no variables
         assert result["sent"] > result["tried"]  # for most functions, of the tensor and of the variable
