@@ -17,8 +17,8 @@ page; each name is checked before any is replaced, so that a version of Keras wi
 """
 OPERATIONS = """
 Once a variable is divided, `keras_par/seam/variables/operations.py` replaces the operators of `tf.Tensor`, and those
-functions of Keras's backend (`keras.src.backend.tensorflow.core`, `linalg`, `math`, `nn`, `numpy`, `random`, `rnn`) that
-have a rule for what is divided (`keras_par/sharding/rules/table.py`) or call others in a loop.
+functions of Keras's backend (`keras.src.backend.tensorflow.core`, `linalg`, `math`, `nn`, `numpy`, `random`, `rnn`)
+that have a rule for what is divided (`keras_par/sharding/rules/table.py`) or call others in a loop.
 
 # What is used as it is
 
