@@ -29,7 +29,7 @@ return {
   ink: getComputedStyle(document.body).color,
   headings: texts("h1, h2").filter((text, i) => box(shown("h1, h2")[i]).every(side => side > 0)),
   charts: shown("svg").map(e => [e.getAttribute("aria-label"), ...box(e)]),
-  figures: document.querySelectorAll("figure .wide svg").length,
+  figures: document.querySelectorAll("figure svg").length,
   cards: Object.fromEntries(shown(".card").map(e => [e.id, e.innerText])),
   facts: Object.fromEntries(shown(".facts div").map(e => [e.children[0].innerText, e.children[1].innerText])),
   tables: Object.fromEntries(shown("section[id]").map(e => [e.id,

@@ -22,7 +22,7 @@ def phases_chart(ranks: dict[int, Progress]) -> Chart:
     longest = max(sum(progress.seconds.values()) for progress in ranks.values())
     unit, divisor = words.time_unit(longest)
 
-    def paint(axes: Axes, is_narrow: bool) -> None:
+    def paint(axes: Axes) -> None:
         rows = range(len(ranks))
         left = [0.0] * len(ranks)
         for phase in PHASES:
@@ -49,7 +49,7 @@ def step_times_chart(histograms: dict[int, Counter[int]]) -> Chart:
     low = measures.edge(min(min(histogram) for histogram in histograms.values()) - 1)
     high = measures.edge(max(max(histogram) for histogram in histograms.values()) + 2)
 
-    def paint(axes: Axes, is_narrow: bool) -> None:
+    def paint(axes: Axes) -> None:
         for row, histogram in enumerate(histograms.values()):
             buckets, most = range(min(histogram), max(histogram) + 1), max(histogram.values())
             edges = [measures.edge(bucket) for bucket in (*buckets, buckets.stop)]
@@ -62,7 +62,7 @@ def step_times_chart(histograms: dict[int, Counter[int]]) -> Chart:
         name_rows(axes, list(histograms))
         axes.set_xscale("log")
         axes.set_xlim(low, high)
-        axes.xaxis.set_major_locator(FixedLocator(ticks(low, high, 4 if is_narrow else 9)))
+        axes.xaxis.set_major_locator(FixedLocator(ticks(low, high, 9)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(lambda value, _: words.tick(value))
         axes.set_xlabel("time of a step")

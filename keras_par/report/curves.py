@@ -29,11 +29,11 @@ def plot(axes: Axes, pieces: Curve, limit: int, **style) -> None:
     axes.plot([x for x, _ in points], [y for _, y in points], **(style | dots))
 
 
-def mark_restarts(axes: Axes, places: Sequence[float], is_narrow: bool) -> None:
+def mark_restarts(axes: Axes, places: Sequence[float]) -> None:
     """Draws a dotted line at each restart."""
     for place in places:
         axes.axvline(place, color=colour("muted"), linewidth=1, linestyle=(0, (1, 3)))
-        if len(places) <= (2 if is_narrow else 6):
+        if len(places) <= 6:
             style: dict[str, Any] = {
                 "va": "top",
                 "fontsize": 11,

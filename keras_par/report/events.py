@@ -42,7 +42,7 @@ def timeline(run: Run) -> Chart:
     tones = {event.kind: tone(event) for event in run.events}
     borders = [begin, *measures.restart_times(run), end]
 
-    def paint(axes: Axes, is_narrow: bool) -> None:
+    def paint(axes: Axes) -> None:
         for number, (start, stop) in enumerate(itertools.pairwise(borders)):
             shade = 0.16 if number % 2 == 0 else 0.05
             axes.axvspan((start - begin) / divisor, (stop - begin) / divisor, color=colour("faint"), alpha=shade, lw=0)

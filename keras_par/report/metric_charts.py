@@ -52,17 +52,17 @@ def metric_chart(run: Run, name: str) -> Chart:
     values = [value for curve in lines for piece in curve for _, value in piece]
     dropped = sum(map(len, train + validation)) - len(values)
 
-    def paint(axes: Axes, is_narrow: bool) -> None:
+    def paint(axes: Axes) -> None:
         for curve in ranks:
             plot(axes, curve, POINTS // len(ranks), color=colour("faint"), linewidth=0.9, alpha=0.55)
         for curve, kind, line in zip(lines, ("train", "validation"), ("-", (0, (5, 2))), strict=True):
             plot(axes, curve, POINTS // 12, color=colour(kind), linestyle=line)
         show_range(axes, values, [value for curve in ranks for piece in curve for _, value in piece])
-        mark_restarts(axes, restarts, is_narrow)
+        mark_restarts(axes, restarts)
         axes.set_title(" ".join(name[:50].split()))
         axes.set_xlabel("steps")
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(8 if name == "loss" and not is_narrow else 4, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(8 if name == "loss" else 4, integer=True))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
     legend = [("training", "train")] if any(lines[0]) else []

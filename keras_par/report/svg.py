@@ -1,18 +1,18 @@
-"""Turns a matplotlib drawing into SVG for the page, in a wide and a narrow size, with the page's colours."""
+"""Turns a matplotlib drawing into SVG for the page, with the page's colours."""
 
 import io
-import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from xml.etree import ElementTree
 
 import matplotlib
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-NARROW = 370  # pixels
+BROAD = 500  # pixels; what is broader is scrolled on narrow screens
 NAMES = (
     *("ink", "muted", "grid", "paper", "train", "validation", "faint", "bad", "warn", "note", "good"),
     *("script", "data", "forward-backward", "reduce", "callback"),
@@ -47,20 +47,14 @@ def colour(name: str) -> str:
     return STANDS_FOR[name]
 
 
-def draw(name: str, label: str, size: tuple[int, int], paint: Callable[[Axes, bool], None]) -> Markup:
-    """The SVG of what `paint(axes, is_narrow)` draws, twice: in `size` (pixels) and for narrow screens.
+def draw(name: str, label: str, size: tuple[int, int], paint: Callable[[Axes], None]) -> Markup:
+    """The SVG of what `paint(axes)` draws; the same drawing gives the same text.
 
     Args:
         name: tells this chart's ids from those of the page's other charts.
         label: read out instead of the picture.
+        size: width and height in pixels; on narrow screens a wide chart is scrolled.
     """
-    wide = one_size(f"{name}-wide", label, size, lambda axes: paint(axes, False))
-    narrow = one_size(f"{name}-narrow", label, (NARROW, size[1]), lambda axes: paint(axes, True))
-    return Markup(f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
-
-
-def one_size(name: str, label: str, size: tuple[int, int], paint: Callable[[Axes], None]) -> str:
-    """One drawing of `size` pixels as an <svg> element; the same drawing gives the same text."""
     text = io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has other fonts
@@ -70,20 +64,36 @@ def one_size(name: str, label: str, size: tuple[int, int], paint: Callable[[Axes
         axes.patch.set_visible(False)
         paint(axes)
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return fit_into_page(text.getvalue(), label, size)
+    return Markup(fit_into_page(text.getvalue(), label, size))
 
 
 def fit_into_page(text: str, label: str, size: tuple[int, int]) -> str:
-    """The <svg> of a file without the rest, in the page's colours, with fewer digits and without needless ids."""
-    body = text[text.index(">", text.index("<svg")) + 1 :]
-    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r'<g id="[a-zA-Z0-9_.]*">', "<g>", body)
-    body = re.sub(r'\b(?:d|x|y|transform)="[^"]*"', lambda found: re.sub(r"(\.\d)\d+", r"\1", found[0]), body)
-    body = re.sub(r'style="[^"]*"', lambda found: re.sub(r"#0000[0-9a-f]{2}", of_page, found[0]), body)
-    head = f'<svg viewBox="0 0 {size[0]} {size[1]}" width="{size[0]}" role="img" aria-label="{escape(label)}">'
-    return head + re.sub(r"\n\s*", "\n", body)
+    """The picture of an SVG file for a page: in the page's colours, without the file's own style and needless ids."""
+    root = ElementTree.fromstring(text)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if local_name(child.tag) in ("metadata", "style"):
+                parent.remove(child)
+    for element in root.iter():
+        element.tag = local_name(element.tag)
+        element.attrib = {local_name(name): in_colours_of_page(value) for name, value in element.attrib.items()}
+        if element.tag == "g":
+            element.attrib.pop("id", None)
+        element.tail = None
+    width = str(size[0])
+    root.attrib = {"viewBox": f"0 0 {width} {size[1]}", "width": width, "role": "img", "aria-label": label}
+    if size[0] > BROAD:
+        root.attrib["class"] = "broad"
+    return f'<div class="chart">{ElementTree.tostring(root, encoding="unicode")}</div>'
 
 
-def of_page(found: re.Match[str]) -> str:
-    """The page's colour that the found one stands for."""
-    return next((f"var(--{name})" for name, stand_in in STANDS_FOR.items() if stand_in == found[0]), found[0])
+def local_name(name: str) -> str:
+    """A name without its namespace, which HTML does without."""
+    return name.rpartition("}")[2]
+
+
+def in_colours_of_page(text: str) -> str:
+    """A style in which each colour that stands for one of the page's has become that."""
+    for name, stand_in in STANDS_FOR.items():
+        text = text.replace(stand_in, f"var(--{name})")
+    return text

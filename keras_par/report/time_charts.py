@@ -24,12 +24,12 @@ def time_chart(run: Run, name: str, title: str, curves: dict[int, Curve], unit: 
     styles, legend = rank_styles(curves)
     restarts = [(time - begin) / divisor for time in measures.restart_times(run)]
 
-    def paint(axes: Axes, is_narrow: bool) -> None:
+    def paint(axes: Axes) -> None:
         for rank in sorted(curves, key=lambda rank: styles[rank][1]):
             name, width = styles[rank]
             pieces = [[((time - begin) / divisor, value) for time, value in piece] for piece in curves[rank]]
             plot(axes, pieces, POINTS // len(curves), color=colour(name), linewidth=width)
-        mark_restarts(axes, restarts, is_narrow)
+        mark_restarts(axes, restarts)
         axes.set_xlim(0, (end - begin) / divisor or 1)
         axes.set_ylim(bottom=0)
         axes.set_title(title)
