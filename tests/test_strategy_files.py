@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from keras_par.catalogue.mesh_sizes import resized, sizes_for
 from keras_par.catalogue.strategy_file import OPTIONS, Entry, parse_strategy, read_strategy
 from keras_par.catalogue.toml_lines import line_of, lines_of_keys
+from keras_par.plan.options import Options
 from tests import catalogue_tasks
 
 CATALOGUE = sorted((Path(__file__).resolve().parents[1] / "strategies").glob("*.toml"))
@@ -153,6 +155,10 @@ def test_options_are_those_of_the_strategies():
     of_model = set(inspect.signature(ModelParallel).parameters) - {"layout_map"}
     of_data = set(inspect.signature(DataParallel).parameters) - {"device_mesh", "devices"}
     assert set(OPTIONS) == of_model == of_data - {"autotune"} | {"batch_dim_name", "propagate"}
+    defaults = {field.name: field.default for field in fields(Options) if field.name != "autotune"}
+    for kind in (DataParallel, ModelParallel):
+        own = inspect.signature(kind).parameters
+        assert {name: own[name].default for name in defaults if name in own}.items() <= defaults.items()
 
 
 @pytest.mark.parametrize(

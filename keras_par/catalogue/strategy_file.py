@@ -5,7 +5,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +13,7 @@ from keras_par.catalogue.mesh_sizes import is_size
 from keras_par.catalogue.suggestion import instead, shown
 from keras_par.catalogue.toml_lines import Key, line_of, lines_of_keys
 from keras_par.plan.layout import Axes, matches
+from keras_par.plan.options import VALUES, Options, has_value
 
 KEYS = ("name", "description", "mesh", "layout", "options")
 ENTRY_KEYS = ("axes", "indivisible", "optional")
@@ -20,18 +21,10 @@ UNDIVIDED = "-"
 REPLICATE = "replicate"
 # The keyword options of kp.DataParallel and kp.ModelParallel, and the values each may have. batch_dim_name may be any
 # axis of the mesh, those in UNITS any positive number.
-OPTIONS: dict[str, tuple] = {
-    "batch_dim_name": (),
-    "auto_shard_dataset": (True, False),
-    "reduction": ("mean", "sum"),
-    "fusion_mb": (),
-    "compression": ("fp16", "bf16"),
-    "broadcast_variables": (True, False),
-    "remainder": ("exact", "wrap", "drop"),
-    "custom_loss": ("mean", "sum"),
-    "reduce_by": ("auto", "horovod", "shared_memory"),
-    "propagate": (True, False),
-    "sync_batch_norm": (True, False),
+OPTIONS: dict[str, tuple] = {"batch_dim_name": (), "auto_shard_dataset": (True, False)} | {
+    each.name: tuple(value for value in VALUES.get(each.name, ()) if value is not None)
+    for each in fields(Options)
+    if each.name != "autotune"
 }
 OF_LAYOUTS = ("batch_dim_name", "propagate")  # those of kp.ModelParallel alone
 UNITS = {"fusion_mb": "megabytes"}
@@ -188,7 +181,7 @@ class Reader:
             elif key in OF_LAYOUTS and not mesh:
                 what = "names an axis" if key == "batch_dim_name" else "is for a [layout]"
                 self.refuse(("options", key), f"{key} {what}, but there is no [mesh]: leave it out")
-            elif not any(value is known or (value == known and isinstance(value, str)) for known in allowed):
+            elif not has_value(allowed, value):
                 self.refuse(("options", key), f"{key} cannot be {shown(value)}, {instead(value, allowed)}")
         return options
 

@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from keras_par.base.plain import plain
 from keras_par.comm.agreed import require_one_place
+from keras_par.plan.options import ReduceBy
 
 ReduceOp = Literal["sum", "mean", "min", "max"]
 Road = Literal["horovod", "shared_memory"]
-ReduceBy = Literal["auto", "horovod", "shared_memory"]
-REDUCE_BY = ("auto", "horovod", "shared_memory")
 OBJECT = "kp.object"  # what collectives are called that carry objects
 
 

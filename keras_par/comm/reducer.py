@@ -2,18 +2,17 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.buckets import fill_buckets
+from keras_par.plan.options import Compression, Options, require, require_megabytes
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
-Compression: TypeAlias = Literal["fp16", "bf16"] | None
 
-FUSION_MB = 64.0
 
 _numbers = itertools.count()
 
@@ -39,8 +38,9 @@ class GradientReducer:
         ValueError: `fusion_mb` is not positive, or `compression` is unknown.
     """
 
-    def __init__(self, mean: bool = True, fusion_mb: float = FUSION_MB, compression: Compression = None):
-        check_options(fusion_mb, compression)
+    def __init__(self, mean: bool = True, fusion_mb: float = Options.fusion_mb, compression: Compression = None):
+        require_megabytes(fusion_mb)
+        require("compression", compression)
         self._mean = mean
         self._limit = int(fusion_mb * 2**20)
         self._compression: Compression = compression
@@ -56,14 +56,6 @@ class GradientReducer:
         if self._mean and communicator.size > 1:
             gradients = [scaled(gradient, 1.0 / communicator.size) for gradient in gradients]
         return sum_gradients(communicator, gradients, self._name, self._limit, self._compression)
-
-
-def check_options(fusion_mb: float, compression: Compression) -> None:
-    """Raises ValueError for a bucket size or a compression that does not exist."""
-    if not fusion_mb > 0:
-        raise ValueError(f"keras-par: fusion_mb={fusion_mb!r} must be a positive number of megabytes.")
-    if compression not in (None, "fp16", "bf16"):
-        raise ValueError(f"keras-par: compression={compression!r} is unknown, use None, 'fp16' or 'bf16'.")
 
 
 def scaled(gradient: Gradient, factor, no_nan: bool = False) -> Gradient:

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from keras_par.seam.feed.shards import Remainder
+from keras_par.plan.options import Remainder
 from keras_par.seam.variables.layouts import data_place
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.data.arguments import complaint, place_of
+from keras_par.plan.options import Remainder
 from keras_par.plan.order import permutation, stride
 from keras_par.plan.rows import shard_size
 from keras_par.seam.feed.marks import mark
-from keras_par.seam.feed.shards import Remainder
 
 
 class DistributedSampler:

@@ -14,10 +14,10 @@ from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.data.arguments import complaint, place_of
 from keras_par.job.failures import first_line
+from keras_par.plan.options import Remainder
 from keras_par.plan.rows import shard_size
 from keras_par.plan.spans import own_spans, pieces
 from keras_par.seam.feed.marks import mark
-from keras_par.seam.feed.shards import Remainder
 
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds

@@ -4,11 +4,8 @@ import os
 
 import keras
 
-from keras_par.comm.communicator import ReduceBy
-from keras_par.comm.reducer import FUSION_MB, Compression
 from keras_par.distribution.start import start, tuned
-from keras_par.seam.feed.shards import Remainder
-from keras_par.seam.models.binding import Options
+from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder
 
 
 class DataParallel(keras.distribution.DataParallel):
@@ -61,23 +58,23 @@ class DataParallel(keras.distribution.DataParallel):
         devices=None,
         auto_shard_dataset: bool = True,
         *,
-        reduction: str = "mean",
-        fusion_mb: float = FUSION_MB,
-        compression: Compression = None,
-        broadcast_variables: bool = True,
-        remainder: Remainder = "exact",
+        reduction: Reduction = Options.reduction,
+        fusion_mb: float = Options.fusion_mb,
+        compression: Compression = Options.compression,
+        broadcast_variables: bool = Options.broadcast_variables,
+        remainder: Remainder = Options.remainder,
         autotune: bool | str | os.PathLike = False,
-        custom_loss: str = "mean",
-        reduce_by: ReduceBy = "auto",
-        sync_batch_norm: bool = False,
+        custom_loss: Reduction = Options.custom_loss,
+        reduce_by: ReduceBy = Options.reduce_by,
+        sync_batch_norm: bool = Options.sync_batch_norm,
     ):
         options = Options(
-            reduction,  # type: ignore[arg-type]
-            fusion_mb,
-            compression,
-            broadcast_variables,
-            remainder,
-            custom_loss=custom_loss,  # type: ignore[arg-type]
+            reduction=reduction,
+            fusion_mb=fusion_mb,
+            compression=compression,
+            broadcast_variables=broadcast_variables,
+            remainder=remainder,
+            custom_loss=custom_loss,
             reduce_by=reduce_by,
             sync_batch_norm=sync_batch_norm,
         )

@@ -5,11 +5,8 @@ import random
 import keras
 
 from keras_par.comm import world
-from keras_par.comm.communicator import ReduceBy
-from keras_par.comm.reducer import FUSION_MB, Compression
 from keras_par.distribution.start import start
-from keras_par.seam.feed.shards import Remainder
-from keras_par.seam.models.binding import Options
+from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder
 from keras_par.seam.variables.layouts import mesh_of
 
 
@@ -58,23 +55,23 @@ class ModelParallel(keras.distribution.ModelParallel):
         layout_map=None,
         batch_dim_name: str | None = None,
         auto_shard_dataset: bool = True,
-        reduction: str = "mean",
-        fusion_mb: float = FUSION_MB,
-        compression: Compression = None,
-        broadcast_variables: bool = True,
-        remainder: Remainder = "exact",
-        custom_loss: str = "mean",
-        reduce_by: ReduceBy = "auto",
-        propagate: bool = False,
-        sync_batch_norm: bool = False,
+        reduction: Reduction = Options.reduction,
+        fusion_mb: float = Options.fusion_mb,
+        compression: Compression = Options.compression,
+        broadcast_variables: bool = Options.broadcast_variables,
+        remainder: Remainder = Options.remainder,
+        custom_loss: Reduction = Options.custom_loss,
+        reduce_by: ReduceBy = Options.reduce_by,
+        propagate: bool = Options.propagate,
+        sync_batch_norm: bool = Options.sync_batch_norm,
     ):
         self.keras_par_options = Options(
-            reduction,  # type: ignore[arg-type]
-            fusion_mb,
-            compression,
-            broadcast_variables,
-            remainder,
-            custom_loss=custom_loss,  # type: ignore[arg-type]
+            reduction=reduction,
+            fusion_mb=fusion_mb,
+            compression=compression,
+            broadcast_variables=broadcast_variables,
+            remainder=remainder,
+            custom_loss=custom_loss,
             reduce_by=reduce_by,
             propagate=propagate,
             sync_batch_norm=sync_batch_norm,

@@ -8,7 +8,7 @@ from keras_par.catalogue.strategy_file import read_strategy
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.distribution.runtime import init
-from keras_par.seam.models.binding import Options
+from keras_par.plan.options import Options
 
 AUTOTUNED = "keras-par-autotune.toml"
 

@@ -1,9 +1,10 @@
 """A mesh of the job's ranks and the communicators along its axes."""
 
 from keras_par.comm import world
-from keras_par.comm.communicator import Communicator, ReduceBy
+from keras_par.comm.communicator import Communicator
 from keras_par.plan.layout import Axes, shard_of
 from keras_par.plan.mesh import Mesh
+from keras_par.plan.options import ReduceBy
 
 
 class RankMesh:

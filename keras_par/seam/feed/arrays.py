@@ -9,8 +9,9 @@ from keras import tree
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
+from keras_par.plan.options import Remainder
 from keras_par.plan.rows import num_wrapped, row_range
-from keras_par.seam.feed.shards import Remainder, num_rows, shard_of
+from keras_par.seam.feed.shards import num_rows, shard_of
 
 SAMPLED_ROWS = 64  # how many rows of an array are looked at to see whether the ranks have the same
 

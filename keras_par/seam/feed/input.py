@@ -9,11 +9,12 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
+from keras_par.plan.options import Remainder
 from keras_par.seam.feed.arrays import checksum, cut_arrays, is_dense, row_numbers, seeded
 from keras_par.seam.feed.marks import is_marked
 from keras_par.seam.feed.py_dataset import InOrder
 from keras_par.seam.feed.same_data import Digest
-from keras_par.seam.feed.shards import Part, Remainder, cut, first_leaf, num_rows
+from keras_par.seam.feed.shards import Part, cut, first_leaf, num_rows
 from keras_par.seam.table.keras_names import has
 
 

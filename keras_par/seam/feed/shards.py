@@ -1,15 +1,15 @@
 """Cuts a global batch into this rank's rows, in the forms that a step can be traced for."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from keras import tree
 
+from keras_par.plan.options import Remainder
 from keras_par.plan.rows import num_wrapped, row_range
 
 # "exact": ranks may have unequal numbers of rows, which are weighted. "wrap": the batch's first rows are read again
 # until every rank has as many. "drop": the rows that the number of ranks does not divide are left out.
-Remainder = Literal["exact", "wrap", "drop"]
 
 # What a dataset yields. A traced function takes two tuples of equal length for the same type, so each kind has another
 # number of fields.

@@ -4,18 +4,17 @@ import contextlib
 import contextvars
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
-from keras_par.comm.communicator import REDUCE_BY, Communicator, ReduceBy
+from keras_par.comm.communicator import Communicator
 from keras_par.comm.counting import Call, CountingCommunicator
-from keras_par.comm.reducer import FUSION_MB, Compression, Gradient, check_options, sum_gradients
-from keras_par.seam.feed.shards import Remainder
+from keras_par.comm.reducer import Gradient, sum_gradients
+from keras_par.plan.options import Options
 from keras_par.seam.variables.layouts import division_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.following import keeping
@@ -31,49 +30,6 @@ MADE_UNDER = "_keras_par_made_under"
 FUNCTIONS = ("train_function", "test_function", "predict_function")  # that Keras keeps on a model once they are made
 
 _is_apart: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_apart", default=False)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a strategy reduces gradients, whether it starts from rank 0's state, and what it does with odd rows.
-
-    Args:
-        custom_loss: whether losses that no loss function of Keras's reduces are means over rows, or sums.
-        autotune: the file for what the first steps find to be the fastest bucket size; None if they are not to look
-            for it.
-        sync_batch_norm: True if batch normalization is over the rows of all ranks.
-    """
-
-    reduction: Literal["mean", "sum"] = "mean"
-    fusion_mb: float = FUSION_MB
-    compression: Compression = None
-    broadcast_variables: bool = True
-    remainder: Remainder = "exact"
-    autotune: str | None = None
-    custom_loss: Literal["mean", "sum"] = "mean"
-    reduce_by: ReduceBy = "auto"
-    propagate: bool = False
-    sync_batch_norm: bool = False
-
-    def __post_init__(self):
-        if self.reduce_by not in REDUCE_BY:
-            raise ValueError(
-                f"keras-par: reduce_by={self.reduce_by!r} is unknown, use 'auto', 'horovod' or 'shared_memory'."
-            )
-        if self.reduce_by == "shared_memory" and self.compression is not None:
-            raise ValueError(
-                f"keras-par: compression='{self.compression}' is for messages, which reduce_by='shared_memory' does "
-                "without: leave out one of them."
-            )
-        if self.remainder not in ("exact", "wrap", "drop"):
-            raise ValueError(f"keras-par: remainder={self.remainder!r} is unknown, use 'exact', 'wrap' or 'drop'.")
-        if self.reduction not in ("mean", "sum"):
-            raise ValueError(f"keras-par: reduction={self.reduction!r} is unknown, use 'mean' or 'sum'.")
-        if self.custom_loss not in ("mean", "sum"):
-            raise ValueError(f"keras-par: custom_loss={self.custom_loss!r} is unknown, use 'mean' or 'sum'.")
-        if not isinstance(self.sync_batch_norm, bool):
-            raise ValueError(f"keras-par: sync_batch_norm={self.sync_batch_norm!r} is unknown, use True or False.")
-        check_options(self.fusion_mb, self.compression)
 
 
 class Binding:

@@ -15,10 +15,10 @@ from keras_par.comm.agreement import AgreedValueError
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.comm.turns import name_of_thread
 from keras_par.plan.fingerprint import first_unequal
+from keras_par.plan.options import Remainder
 from keras_par.seam.feed.arrays import checksum, global_seed
 from keras_par.seam.feed.input import Source
 from keras_par.seam.feed.same_data import warn_if_unequal, warn_of_other_rows
-from keras_par.seam.feed.shards import Remainder
 from keras_par.seam.models.binding import Binding, optimizers_of
 from keras_par.seam.models.callback import Callback, trait
 from keras_par.seam.models.same_weights import require_same_weights

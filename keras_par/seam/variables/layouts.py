@@ -15,9 +15,9 @@ from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
-from keras_par.comm.communicator import ReduceBy
 from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, unmatched
 from keras_par.plan.mesh import Mesh
+from keras_par.plan.options import ReduceBy
 from keras_par.plan.placement import Placement, alike
 from keras_par.seam.variables import operations
 from keras_par.sharding import step as steps

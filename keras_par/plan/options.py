@@ -1,0 +1,84 @@
+"""The options of a strategy, said once for constructors, files and steps: their names, defaults and values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args, get_type_hints
+
+Reduction = Literal["mean", "sum"]
+Compression: TypeAlias = Literal["fp16", "bf16"] | None
+Remainder = Literal["exact", "wrap", "drop"]
+ReduceBy = Literal["auto", "horovod", "shared_memory"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a strategy reduces gradients, whether it starts from rank 0's state, and what it does with odd rows.
+
+    What each means is said by `kp.DataParallel`.
+
+    Args:
+        fusion_mb: in megabytes.
+        autotune: the file for what the first steps find to be the fastest bucket size; None if they are not to look
+            for it.
+        propagate: for `kp.ModelParallel` alone.
+
+    Raises:
+        ValueError: an option has no such value, or two exclude each other.
+    """
+
+    reduction: Reduction = "mean"
+    fusion_mb: float = 64.0
+    compression: Compression = None
+    broadcast_variables: bool = True
+    remainder: Remainder = "exact"
+    autotune: str | None = None
+    custom_loss: Reduction = "mean"
+    reduce_by: ReduceBy = "auto"
+    propagate: bool = False
+    sync_batch_norm: bool = False
+
+    def __post_init__(self):
+        require_megabytes(self.fusion_mb)
+        for name in VALUES:
+            require(name, getattr(self, name))
+        if self.reduce_by == "shared_memory" and self.compression is not None:
+            raise ValueError(
+                f"keras-par: compression='{self.compression}' is for messages, which reduce_by='shared_memory' does "
+                "without: leave out one of them."
+            )
+
+
+def values_of(hint: Any) -> tuple:
+    """What a value of this type may be, () where that cannot be listed."""
+    if hint is bool:
+        return (True, False)
+    parts = get_args(hint)
+    if type(None) in parts:
+        return next(((None, *found) for found in map(values_of, parts) if found), ())
+    return parts
+
+
+VALUES = {name: values_of(hint) for name, hint in get_type_hints(Options).items() if values_of(hint)}
+
+
+def require(name: str, value: Any) -> None:
+    """Raises ValueError if an option cannot have this value."""
+    if not has_value(VALUES[name], value):
+        raise ValueError(f"keras-par: {name}={value!r} is unknown, use {one_of(VALUES[name])}.")
+
+
+def has_value(values: Sequence[Any], value: Any) -> bool:
+    """True if a value is one of these; 1 is not True."""
+    return any(value is known or (value == known and isinstance(value, str)) for known in values)
+
+
+def one_of(values: Sequence[Any]) -> str:
+    """The values as a sentence lists them."""
+    *first, last = map(repr, values)
+    return f"{', '.join(first)} or {last}"
+
+
+def require_megabytes(fusion_mb: float) -> None:
+    """Raises ValueError if a bucket cannot have this size."""
+    if not fusion_mb > 0:
+        raise ValueError(f"keras-par: fusion_mb={fusion_mb!r} must be a positive number of megabytes.")
