@@ -21,6 +21,7 @@ from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
 from keras_par.agent.states import FAULTS, Exit, State, as_message
 from keras_par.agent.traceback_text import readable_stacks, summarize
+from keras_par.base.rank_variables import number
 from keras_par.cluster.binding import bind
 
 BEAT_SECONDS = 1.0
@@ -34,12 +35,6 @@ TAIL_LINES = 400
 STACK_LASTS_SECONDS = 5.0  # from an error until its stack is written
 BAR_SECONDS = 0.2  # from one picture of a progress bar to the next
 
-# How horovodrun over Gloo and mpirun (Open MPI, then MPICH and Intel MPI) tell a process its rank. Horovod's come
-# first: a shell that SLURM has started has a PMI_RANK, too.
-RANK = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-LOCAL_RANK = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a program for the launcher that the environment names; where it names none, becomes the program."""
@@ -48,22 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", nargs="+", metavar="PROGRAM")
     arguments = parser.parse_args(argv)
     if arguments.bind:
-        bind(number(LOCAL_RANK), number(LOCAL_SIZE, 1))
+        bind(number("local_rank"), number("local_size", 1))
     channel = wire.connect()
     if channel is None:
         os.execvp(arguments.command[0], arguments.command)
-    rank = number(RANK)
+    rank = number("rank")
     session = os.environ.get(leftovers.SESSION)
     channel.send({"hello": rank, "host": socket.gethostname(), "pid": os.getpid(), "session": session})
     job = channel.receive()
     if job is not None:
         Agent(rank, arguments.command, job, channel).run()
     return 0  # what the program's status was, the launcher knows; another would make mpirun end the others itself
-
-
-def number(variables: Sequence[str], default: int = 0) -> int:
-    """The first of these environment variables that is set."""
-    return next((int(os.environ[name]) for name in variables if name in os.environ), default)
 
 
 class Agent:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from keras_par.base.rank_variables import OPEN_MPI
+
 SHARED = Path("/dev/shm")
 SESSION = "OMPI_MCA_orte_jobfam_session_dir"  # Open MPI's folder of a job on this host
 ENGINES = ("mpirun", "orterun", "orted")  # what starts agents and, once ranks are killed, sleeps before it ends
@@ -24,7 +26,7 @@ def is_tracker(process: psutil.Process) -> bool:
 
 def remove_segment(environ: Mapping[str, str]) -> None:
     """Unlinks the shared memory by which Open MPI carried a rank's messages, which the rank did not unlink itself."""
-    job, rank = environ.get("PMIX_NAMESPACE", ""), environ.get("OMPI_COMM_WORLD_LOCAL_RANK")
+    job, rank = environ.get("PMIX_NAMESPACE", ""), environ.get(OPEN_MPI.local_rank)
     if job.isdecimal() and rank is not None:
         for segment in SHARED.glob(f"vader_segment.*.{os.geteuid()}.{int(job):x}.{rank}"):
             segment.unlink(missing_ok=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from keras_par.base.supported import SUPPORTED, wanted
 from keras_par.cluster.environment import HOROVOD_VERSION
 from keras_par.doctor.host import Host
 from keras_par.doctor.installed import LAUNCHERS, Installed, Loaded
 from keras_par.doctor.selftest import Outcome
 
-SUPPORTED = {"tensorflow": ("2.16", "3"), "keras": ("3.14", "4")}  # from, below: as pyproject.toml says
 NAMES = {"tensorflow": "TensorFlow", "keras": "Keras", "mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
@@ -32,7 +32,7 @@ def check_versions(installed: Installed) -> Iterator[Finding]:
     """TensorFlow and Keras are there, in versions that keras-par works with."""
     for name, (least, below) in SUPPORTED.items():
         found = installed.versions[name]
-        fix = f"run \"pip install '{name}>={least},<{below}'\""
+        fix = f"run \"pip install '{wanted(name)}'\""
         if found is None:
             yield Finding("error", name, f"{NAMES[name]} is not installed: {fix}.")
         elif not numbers(least) <= numbers(found) < numbers(below):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from keras_par.base.rank_variables import GLOO, MPICH, OPEN_MPI
 from keras_par.job.starters import SHELL, Starter, address_of, number, place_of, port_of, started_by_srun, starter_of
 
 
@@ -45,11 +46,11 @@ def detect() -> Launch:
         RuntimeError: the variables of a shell loop, torchrun or srun describe no job.
     """
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
-        return started(int(os.environ.get("HOROVOD_SIZE", "1")), "gloo")
-    if "OMPI_COMM_WORLD_SIZE" in os.environ:
-        return started(int(os.environ["OMPI_COMM_WORLD_SIZE"]), "mpi")
-    if "PMI_SIZE" in os.environ and not started_by_srun(os.environ, "PMI_SIZE", "PMI_RANK"):
-        return started(int(os.environ["PMI_SIZE"]), "mpi")
+        return started(int(os.environ.get(GLOO.size, "1")), "gloo")
+    if OPEN_MPI.size in os.environ:
+        return started(int(os.environ[OPEN_MPI.size]), "mpi")
+    if MPICH.size in os.environ and not started_by_srun(os.environ, MPICH.size, MPICH.rank):
+        return started(int(os.environ[MPICH.size]), "mpi")
     return by_hand(os.environ)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import statistics
 import sys
 import time
@@ -11,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_par.base.rank_variables import number
 from keras_par.comm import horovod
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import HorovodCommunicator
@@ -47,8 +47,7 @@ def main(folder: str) -> None:
     Raises:
         RuntimeError: Horovod does not load.
     """
-    variables = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMI_RANK")
-    rank = next(os.environ[each] for each in variables if each in os.environ)
+    rank = number("rank")
     record = Record(Path(folder) / f"rank.{rank}.json")
     record.note(stage="loading Horovod")
     operations = horovod.load()

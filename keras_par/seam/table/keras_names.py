@@ -37,4 +37,4 @@ def has(since: str, until: str = "") -> bool:
 
 def version(text: str) -> tuple[int, ...]:
     """The first two numbers of a version."""
-    return tuple(int(part) for part in text.split(".")[:2])
+    return tuple(int(part) for part in [*text.split("."), "0"][:2])

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 
 from keras_par.base.backend import sentence
-from keras_par.seam.table.keras_names import find, has, version
+from keras_par.base.supported import SUPPORTED, wanted
+from keras_par.seam.table.keras_names import find, has
 from keras_par.seam.table.replacements import ADAPTERS, PATCHES, USES
 
-OLDEST = (3, 14)
-NEWEST_TESTED = (3, 15)
+NEWEST_TESTED = "3.15"
 
 # (what makes an instance, the attributes its __init__ must set, why they are needed)
 PRIVATE_ATTRIBUTES = (
@@ -61,11 +61,12 @@ def check() -> None:
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(sentence(keras.backend.backend()))
-    supported = f"Keras >= {OLDEST[0]}.{OLDEST[1]} and < 4 (tested up to {NEWEST_TESTED[0]}.{NEWEST_TESTED[1]})"
-    if not OLDEST <= version(keras.__version__) < (4, 0):
+    oldest, below = SUPPORTED["keras"]
+    supported = f"Keras >= {oldest} and < {below} (tested up to {NEWEST_TESTED})"
+    if not has(oldest, below):
         raise RuntimeError(
             f"keras-par: Keras {keras.__version__} is installed, but keras-par supports {supported}: "
-            "run 'pip install \"keras>=3.14,<4\"'."
+            f"run 'pip install \"{wanted('keras')}\"'."
         )
     missing = next(missing_names(), None)
     if missing:
