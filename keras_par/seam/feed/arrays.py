@@ -11,7 +11,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import num_wrapped, row_range
-from keras_par.seam.feed.shards import num_rows, shard_of
+from keras_par.seam.feed.shards import as_it_is, num_rows, shard_of
 
 SAMPLED_ROWS = 64  # how many rows of an array are looked at to see whether the ranks have the same
 
@@ -44,6 +44,7 @@ def cut_arrays(
     even = adapter.batch_size % num_shards == 0 and (rest == 0 or (remainder == "drop" and rest < num_shards))
     thin = remainder == "exact" and (adapter.batch_size < num_shards or 0 < rest < num_shards)
 
+    @as_it_is
     def look_up(rows):
         total = num_rows(rows)
         if remainder == "drop":

@@ -14,7 +14,7 @@ from keras_par.seam.feed.arrays import checksum, cut_arrays, is_dense, row_numbe
 from keras_par.seam.feed.marks import is_marked
 from keras_par.seam.feed.py_dataset import InOrder
 from keras_par.seam.feed.same_data import Digest
-from keras_par.seam.feed.shards import Part, cut, first_leaf, num_rows
+from keras_par.seam.feed.shards import Part, as_it_is, cut, first_leaf, num_rows
 from keras_par.seam.table.keras_names import has
 
 
@@ -110,11 +110,12 @@ class Source:
                 dataset = untuned(self.adapter.get_tf_dataset())
         self.uncut = dataset
         if self.is_sharded:
-            return self._ahead(dataset.map(lambda *element: Part(whole(dataset, element))))
+            return self._ahead(dataset.map(as_it_is(lambda *element: Part(whole(dataset, element)))))
         if self.remainder == "drop":
-            dataset = dataset.filter(lambda *element: num_rows(first_leaf(element)) >= num_shards)
+            dataset = dataset.filter(as_it_is(lambda *element: num_rows(first_leaf(element)) >= num_shards))
         self.digest = digest = Digest()
 
+        @as_it_is
         def cut_noted(index, batch):
             digest.note(index, batch)
             return cut(batch, num_shards, shard_id, self.remainder)
