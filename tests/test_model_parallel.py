@@ -52,16 +52,21 @@ def compare(results: list[dict], twin: dict, size: int, exactness, tolerance: fl
 @pytest.mark.parametrize(("name", "optimizer", "mesh"), sweep())
 def test_a_mesh_ends_where_one_process_ends(name, optimizer, mesh, ranks, plain, exactness):
     size = mesh[0] * mesh[1]
-    results = ranks(size).run(layout_tasks.train_divided, name=name, optimizer=optimizer, mesh=mesh)
-    [twin] = plain.run(layout_tasks.train_plain, name=name, optimizer=optimizer)
+    [twin], results = together(
+        plain.begin(layout_tasks.train_plain, name=name, optimizer=optimizer),
+        ranks(size).begin(layout_tasks.train_divided, name=name, optimizer=optimizer, mesh=mesh),
+    )
     compare(results, twin, size, exactness)
     for result in results:
         assert result["evaluated"] == pytest.approx(twin["evaluated"], rel=2e-5)
 
 
 def test_a_mesh_of_three_axes(ranks, plain, exactness):
-    [twin] = plain.run(layout_tasks.train_on_three_axes, mesh=None)
-    compare(ranks(4).run(layout_tasks.train_on_three_axes, mesh=(1, 2, 2)), twin, 4, exactness)
+    [twin], results = together(
+        plain.begin(layout_tasks.train_on_three_axes, mesh=None),
+        ranks(4).begin(layout_tasks.train_on_three_axes, mesh=(1, 2, 2)),
+    )
+    compare(results, twin, 4, exactness)
 
 
 def test_two_strategies_on_one_mesh(ranks, plain, exactness):
