@@ -11,24 +11,23 @@ from keras_par.comm import world
 from keras_par.comm.measuring import MeasuringCommunicator
 from keras_par.seam.feed.shards import first_leaf, num_rows
 from keras_par.seam.together import run as runs
-from keras_par.sharding import step as steps
 
 ATTRIBUTE = "_keras_par_meter"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Meter:
     """What a measured training function counts in.
 
     Args:
-        function: the training function.
         rows: an int64 variable, all rows of all ranks since it was made; without a strategy, of this process.
         communicator: measures the time in collectives; None where there are none.
+        function: the training function, once it is made.
     """
 
-    function: Any
     rows: tf.Variable
     communicator: MeasuringCommunicator | None
+    function: Any = None
 
     @property
     def seconds(self) -> float:
@@ -47,12 +46,16 @@ def start(model: keras.Model) -> Meter:
     if run is not None:
         inner = world.current()
         inner = inner.inner if isinstance(inner, MeasuringCommunicator) else inner
-    meter = getattr(model, ATTRIBUTE, None)
+    meter = meter_of(model)
     if meter is None or meter.function is not model.train_function or inner is not inner_of(meter):
         communicator = None if inner is None else MeasuringCommunicator(inner)
-        rows = tf.Variable(0, trainable=False, dtype=tf.int64)
-        meter = Meter(counting_function(model, rows), rows, communicator)
+        meter = Meter(tf.Variable(0, trainable=False, dtype=tf.int64), communicator)
         setattr(model, ATTRIBUTE, meter)
+        if run is None:  # whose steps are no programs, which count their rows
+            model.train_function = model._make_function(counted(model))
+        else:
+            model.make_train_function(force=True)
+        meter.function = model.train_function
     if run is not None and meter.communicator is not None:
         meter.communicator.restart()
         world.replace(meter.communicator)
@@ -72,29 +75,29 @@ def run_of(model: keras.Model) -> runs.Run | None:
     return run if run is not None and run.model is model else None
 
 
+def meter_of(model: keras.Model) -> Meter | None:
+    """What measures the model's training, None if nothing does."""
+    return getattr(model, ATTRIBUTE, None)
+
+
 def inner_of(meter: Meter):
     return None if meter.communicator is None else meter.communicator.inner
 
 
-def counting_function(model: keras.Model, rows: tf.Variable):
-    """A new training function of `model` that adds each step's rows to `rows`."""
-    train_step: Any = model.train_step
+def count(model: keras.Model, rows: Any) -> None:
+    """Counts the rows of a training step under way if training is measured."""
+    meter = meter_of(model)
+    if meter is not None:
+        meter.rows.assign_add(tf.cast(rows, tf.int64))
+
+
+def counted(model: keras.Model):
+    """The training step of a model without a strategy, with its rows counted."""
+    train_step = model.train_step
 
     @functools.wraps(train_step)
     def counting(data):
-        step = steps.current()
-        rows.assign_add(num_rows(first_leaf(data)) if step is None else tf.cast(step.total, tf.int64))
+        count(model, num_rows(first_leaf(data)))
         return train_step(data)
 
-    replacement: Any = counting
-    replacement.__func__ = getattr(train_step, "__func__", train_step)  # by which Keras's own step is recognized
-    own = vars(model).get("train_step")
-    model.train_step = replacement
-    try:
-        model.make_train_function(force=True)
-    finally:
-        if own is None:
-            del model.train_step
-        else:
-            model.train_step = own
-    return model.train_function
+    return counting

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.seam.call import meter
 from keras_par.seam.call.inexact import say_what_is_inexact
 from keras_par.seam.call.own_step import shapes_explained, with_rows
 from keras_par.seam.feed.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
@@ -61,6 +62,7 @@ class Program:
             step.rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
+                meter.count(model, total)
             with binding.scope(), step.current(), guard:
                 return self.run(step, data.batch)
 

@@ -20,7 +20,8 @@ def make_function(original):
     def replacement(self, step_function):
         binding = bindings.of(self)
         if binding is None:
-            return beating(self, original(self, step_function), is_common=bindings.is_alone(), is_marked=False)
+            function = original(self, step_function)
+            return beating(self, function, is_common=bindings.is_alone(), is_marked=False)
         program = program_of(self, binding, step_function)
         function = tuned(program, lambda: in_graph(program, original))
         function = looked_at(program, function)
