@@ -3,8 +3,10 @@
 import importlib.machinery
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,22 @@ def test_the_engine_decides_what_is_built():
     assert with_mpi["HOROVOD_WITH_MPI"] == without["HOROVOD_WITHOUT_MPI"] == "1"
     assert "HOROVOD_WITHOUT_MPI" not in with_mpi and "HOROVOD_WITH_MPI" not in without
     assert with_mpi["HOROVOD_WITH_GLOO"] == without["HOROVOD_WITH_GLOO"] == "1"
+
+
+def test_environments_with_an_mpi_of_their_own_share_a_wheel(tmp_path, monkeypatch):
+    for folder in ("own", "other"):
+        (tmp_path / folder).mkdir()
+        mpirun = tmp_path / folder / "mpirun"
+        mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.8'\n")
+        mpirun.chmod(0o755)
+    monkeypatch.setattr(install_horovod, "scripts", lambda: tmp_path / "own")
+    assert install_horovod.mpi_version(tmp_path / "own/mpicxx") == "4.1.8-own"
+    assert re.fullmatch(r"4\.1\.8-[0-9a-f]{8}", install_horovod.mpi_version(tmp_path / "other/mpicxx"))
+    [way] = re.findall(r"-Wl,-rpath,'\$ORIGIN/(\S+)'", install_horovod.build_environment("mpi")["LDFLAGS"])
+    library = Path(sysconfig.get_paths()["platlib"], "horovod/tensorflow")
+    assert os.path.normpath(library / way) == os.path.join(sys.prefix, "lib")
+    monkeypatch.setattr(install_horovod, "scripts", lambda: tmp_path / "none")
+    assert "$ORIGIN" not in install_horovod.build_environment("mpi").get("LDFLAGS", "")
 
 
 def test_a_moved_header_is_forwarded(tmp_path, monkeypatch):
