@@ -47,6 +47,7 @@ test: check browser
 test-all: check browser
 	python -m pytest
 	$(MAKE) test-keras KERAS=3.14.0
+	$(MAKE) test-keras KERAS=nightly
 
 # Exactness, inputs and callbacks on another Keras, in an environment of its own: make test-keras KERAS=3.14.0, or nightly.
 KERAS ?= 3.14.0

@@ -96,11 +96,8 @@ def drawing(even: bool) -> Callable:
 
 def noting(steps: int, is_with: bool) -> Callable[[], float]:
     """Makes fits with a metric of the user's own, whose arguments each step keeps on rank 0, or does not."""
-    patch = (
-        contextlib.nullcontext
-        if is_with
-        else lambda: mock.patch(f"{SEAM}.together.metric_probe.MetricProbe.note", nothing)
-    )
+    note = f"{SEAM}.together.metric_probe.MetricProbe.note"
+    patch = contextlib.nullcontext if is_with else lambda: mock.patch(note, nothing)
     return timed(lambda: network(metrics=[spread]), batches(steps, True), patch)
 
 
