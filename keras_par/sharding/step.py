@@ -20,21 +20,34 @@ class Step:
         thin: True if `local` may be 0 and the batch a stand-in, whose values must not count even if they are NaN.
         compiled: True inside a function that XLA compiles, where no collective can be.
         rows: where this rank's rows lie, for its random numbers; None if each rank draws what is asked for.
+        captured: where an optimizer's apply leaves its arguments instead of acting on them; None if it acts.
+        probe: where losses are noted while a probe looks at the step.
+        communicator: the ranks that have other rows, if not those of the binding.
     """
 
-    def __init__(self, binding, local, total, thin: bool, compiled: bool = False, rows=None):
+    def __init__(
+        self,
+        binding,
+        local,
+        total,
+        thin: bool,
+        compiled: bool = False,
+        rows=None,
+        captured: list[tuple] | None = None,
+        probe: list | None = None,
+        communicator: Communicator | None = None,
+    ):
         self.binding = binding
-        self.communicator: Communicator = binding.data
+        self.communicator: Communicator = communicator or binding.data
         self.local, self.total, self.thin = local, total, thin
         self.compiled = compiled
         self.rows = rows
         self.scaled: set[int] = set()  # ids of the optimizers whose scale_loss has weighted the loss
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
         self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
-        self.probe: list | None = None  # where losses are noted while a probe looks at the step
+        self.captured, self.probe = captured, probe
         self.applying = False  # inside an optimizer's apply
         self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already
-        self.captured: list[tuple] | None = None  # where apply leaves its arguments instead of acting on them
 
     def share(self, dtype) -> tf.Tensor:
         """This rank's rows divided by all rows: the weight of its mean in the mean of the batch."""

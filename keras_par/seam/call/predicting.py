@@ -42,9 +42,9 @@ def whole_predictions(binding: bindings.Binding, function):
         for batch in data:
             if not isinstance(batch, KINDS):
                 batch = cut(tree.map_structure(as_tensor, batch), communicator.size, communicator.rank)
-            current = Step(binding, *rows_of(communicator, batch), thin=False)
-            current.rows = predicted_rows(communicator, batch, current.total, state, binding.mesh is None)
-            with binding.scope(), current.current():
+            local, total = rows_of(communicator, batch)
+            rows = predicted_rows(communicator, batch, total, state, binding.mesh is None)
+            with binding.scope(), Step(binding, local, total, thin=False, rows=rows).current():
                 parts = tree.map_structure(as_tensor, function([batch.batch]))
             count = batch.local if isinstance(batch, ThinShard) else None
             flat = [gather_rows(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]

@@ -96,11 +96,11 @@ def losses_of(program: Program, batch, leaves: list[tf.Tensor]):
     alone, binding = LoneCommunicator(), program.binding
 
     def trace(local, total, *leaves):
-        step = Step(binding, local, total, thin=False)
-        step.communicator, step.captured, step.probe = alone, [], []
+        losses: list[tf.Tensor] = []
+        step = Step(binding, local, total, thin=False, captured=[], probe=losses, communicator=alone)
         with binding.scope(), step.current():
             program.step_function(keras.tree.pack_sequence_as(batch, list(leaves)))
-        return [loss for loss in step.probe if loss.shape.rank == 0 and loss.dtype.is_floating]
+        return [loss for loss in losses if loss.shape.rank == 0 and loss.dtype.is_floating]
 
     numbers = [tf.TensorSpec([], tf.int64)] * 2
     specs = [tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]

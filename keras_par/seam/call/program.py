@@ -58,8 +58,8 @@ class Program:
             local, total = rows_of(communicator, data)
             thin = isinstance(data, ThinShard)
             guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
-            step = Step(binding, local, total, thin)
-            step.rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
+            rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
+            step = Step(binding, local, total, thin, rows=rows)
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
                 meter.count(model, total)
@@ -96,13 +96,12 @@ class Split(Program):
 
     def _captured(self, batch, local, total, start, binding, thin):
         """The logs, and for each update the gradients that it would be called with."""
-        step = Step(binding, local, total, thin, compiled=True)
-        step.rows = compiled_rows(batch, total, start)
-        step.captured = []
-        with step.current():
+        captured: list[tuple] = []
+        rows = compiled_rows(batch, total, start)
+        with Step(binding, local, total, thin, compiled=True, rows=rows, captured=captured).current():
             logs = self.step_function(batch)
-        self._optimizers[:] = [(optimizer, variables) for optimizer, _, variables in step.captured]
-        return logs, [gradients for _, gradients, _ in step.captured]
+        self._optimizers[:] = [(optimizer, variables) for optimizer, _, variables in captured]
+        return logs, [gradients for _, gradients, _ in captured]
 
 
 def program_of(model: keras.Model, binding: Binding, step_function) -> Program:
