@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from keras_par.seam.call.epoch import without_distribution
+from keras_par.seam.feed.input import without_distribution
 from keras_par.seam.models import binding as bindings
 from keras_par.seam.together import run as runs
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import keras
 from keras.src.backend.tensorflow import trainer as keras_trainer
-from keras.src.distribution import distribution_lib
 from keras.src.trainers.epoch_iterator import EpochIterator
 
 from keras_par.job import heartbeat
 from keras_par.seam.call.inexact import say_of_unknown_length
-from keras_par.seam.feed.input import Source
+from keras_par.seam.feed.input import Source, without_distribution
 from keras_par.seam.feed.position import Position, order_of, replay
 from keras_par.seam.feed.shards import Part, ThinShard, first_row, maybe_empty, zeros
 from keras_par.seam.together import run as runs
@@ -233,14 +232,3 @@ def released_after():
 def begin_at(model: keras.Model, epoch: int | None) -> None:
     """Lets the `fit` that calls `on_train_begin` begin with this epoch, from 0; None forgets it for the next one."""
     model._initial_epoch = epoch
-
-
-@contextlib.contextmanager
-def without_distribution():
-    """Hides the strategy from Keras's data adapters, which would refuse arrays or cut datasets their own way."""
-    strategy = distribution_lib.distribution()
-    distribution_lib.set_distribution(None)
-    try:
-        yield
-    finally:
-        distribution_lib.set_distribution(strategy)

@@ -1,9 +1,11 @@
 """Turns what `fit` is given into this rank's rows of every global batch."""
 
+import contextlib
 import random
 from typing import Any
 
 import tensorflow as tf
+from keras.src.distribution import distribution_lib
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
@@ -96,6 +98,10 @@ class Source:
             shuffle_seed: TensorFlow's global seed by which arrays are shuffled, None for this process's own.
             order: rank 0's `order`.
         """
+        with without_distribution():
+            return self._dataset_of(num_shards, shard_id, shuffle_seed, order)
+
+    def _dataset_of(self, num_shards: int, shard_id: int, shuffle_seed: int | None, order: Any) -> tf.data.Dataset:
         if self.is_array and not self.is_sharded:
             rest = self.adapter._num_samples % self.adapter.batch_size
             if self.remainder == "drop" and 0 < rest < num_shards:
@@ -125,6 +131,17 @@ class Source:
     def _ahead(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """`dataset`, read ahead of the steps; not so a PyDataset's workers, who refuse to be asked between epochs."""
         return dataset if getattr(self.adapter, "enqueuer", None) is not None else dataset.prefetch(2)
+
+
+@contextlib.contextmanager
+def without_distribution():
+    """Hides the strategy from Keras's data adapters, which would refuse arrays or cut datasets their own way."""
+    strategy = distribution_lib.distribution()
+    distribution_lib.set_distribution(None)
+    try:
+        yield
+    finally:
+        distribution_lib.set_distribution(strategy)
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
