@@ -1,5 +1,6 @@
 """The law of the house: N ranks end where one process ends, for every training in the table."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -21,6 +22,16 @@ def runs() -> list:
     ]
 
 
+# From 3.16 on Keras weighs an output's loss by a batch's rows where it knows them while it traces, and by 1 elsewhere:
+# one process nearly leaves out the last batch of an epoch, if that is a smaller one.
+UNLIKE = {"nested": {"class_loss", "value_loss"}} if keras.version().startswith("3.16") else {}
+
+
+def alike(name: str, logs: dict) -> dict:
+    """The logs of a case that are to be one process's."""
+    return {key: values for key, values in logs.items() if key not in UNLIKE.get(name, ())}
+
+
 @pytest.mark.parametrize(("size", "name"), runs())
 def test_ranks_end_where_one_process_ends(name, size, ranks, plain, exactness):
     [twin], results = together(
@@ -30,7 +41,8 @@ def test_ranks_end_where_one_process_ends(name, size, ranks, plain, exactness):
     assert len(results) == size
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), CASES[name].tolerance)
-        assert log_distance(result["logs"], twin["logs"]) < max(LOG_TOLERANCE, CASES[name].tolerance)
+        of_logs = log_distance(alike(name, result["logs"]), alike(name, twin["logs"]))
+        assert of_logs < max(LOG_TOLERANCE, CASES[name].tolerance)
     assert slot_distance(results, twin["slots"]) <= 10 * CASES[name].tolerance
     for result in results[1:]:
         for own, first in zip(result["weights"], results[0]["weights"], strict=True):
