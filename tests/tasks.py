@@ -626,3 +626,33 @@ def missing_private_name() -> str:
     finally:
         private.USES = before
     return ""
+
+
+def fit_with_own_callback(only_on_rank_0: bool = False) -> dict:
+    """What a callback of `kp.callbacks.Callback` is told, in order, beside one that comes after it."""
+    import keras_par as kp
+
+    told = []
+
+    class Other(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            told.append("Other begins")
+
+    class Noting(kp.callbacks.Callback):
+        acts_on_all_ranks = "Noting"
+
+        def meet(self, callbacks):
+            told.append("meets " + ", ".join(type(each).__name__ for each in callbacks if each is not self))
+
+        def on_train_begin(self, logs=None):
+            told.append("train begins")
+
+        def on_all_begun(self):
+            told.append("all have begun")
+
+    with kp.DataParallel().scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    callbacks = [Noting(), Other()] if kp.rank() == 0 or not only_on_rank_0 else [Other()]
+    model.fit(np.zeros((8, 2)), np.zeros((8, 1)), verbose=0, callbacks=callbacks)
+    return {"told": told, "size": kp.size()}

@@ -1,4 +1,4 @@
-"""LossMonitor's line and its error, RankCheckpoint's files."""
+"""LossMonitor's line and its error, RankCheckpoint's files, and callbacks of users' own."""
 
 import re
 
@@ -47,3 +47,14 @@ def test_checkpoints_keep_the_newest(ranks, tmp_path):
     for result in ranks(2).run(tasks.checkpoints, directory=str(tmp_path), every=2, keep=3, prefix="model"):
         assert result["names"] == [f"model-{name}" for name in ("2_5", "3_2", "3_4")]
         assert result["all"] == sorted(result["names"])
+
+
+def test_a_callback_of_a_users_own_is_told_what_ours_are(ranks):
+    for told in ranks(2).run(tasks.fit_with_own_callback):
+        assert told["told"] == ["meets Other", "train begins", "Other begins", "all have begun"]
+        assert told["size"] == 2
+
+
+def test_a_callback_that_must_be_everywhere_is_missed(ranks):
+    for result in ranks(2).attempt(tasks.fit_with_own_callback, only_on_rank_0=True):
+        assert result.kind == "AgreedValueError" and "['Noting'] on rank 0 but [] on rank 1" in result.message

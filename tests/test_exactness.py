@@ -24,7 +24,7 @@ def runs() -> list:
 
 # From 3.16 on Keras weighs an output's loss by a batch's rows where it knows them while it traces, and by 1 elsewhere:
 # one process nearly leaves out the last batch of an epoch, if that is a smaller one.
-UNLIKE = {"nested": {"class_loss", "value_loss"}} if keras.version().startswith("3.16") else {}
+UNLIKE = {"nested": {"class_loss", "value_loss"}} if tuple(map(int, keras.version().split(".")[:2])) >= (3, 16) else {}
 
 
 def alike(name: str, logs: dict) -> dict:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from keras_par.seam.page import page
-from keras_par.seam.table.replacements import PATCHES, USES
+from keras_par.seam.table.replacements import PATCHES
+from keras_par.seam.table.uses import USES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "keras_par"

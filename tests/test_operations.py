@@ -4,9 +4,12 @@ from tests import operation_tasks
 
 
 def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(ranks):
-    for result in ranks(2).run(operation_tasks.differences):
-        assert result["size"] == 2
+    results = ranks(2).run(operation_tasks.differences)
+    assert [result["size"] for result in results] == [2, 2]
+    for result in results:
         assert result["differ"] == {}
         assert result["tried"] > 150
-        assert result["failed"] < 15  # functions that take no variables
-        assert result["sent"] > result["tried"]  # for most functions, of the tensor and of the variable
+        # Plain Keras fails with some variables, and in graphs; each function works with a tensor, eagerly.
+        assert len(result["failed"]) < 50
+        assert not [what for what in result["failed"] if what.endswith("a tensor, by call")]
+        assert result["sent"] > 3 * result["tried"]  # of most functions each of the four calls

@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
-from keras_par.seam.table.replacements import MOVES, PATCHES, USES, Patch
+from keras_par.seam.table.replacements import PATCHES, Patch
+from keras_par.seam.table.uses import MOVES, USES
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "seam.md"
 HEAD = """\
 # What is replaced in Keras and TensorFlow
 
 `kp.init()` replaces these names, each by a function that does what the name did before for models without a strategy.
-Where several replace one name, the first is the innermost. `keras_par/seam/table/replacements.py` is the source of this
-page; each name is checked before any is replaced, so that a version of Keras without one is refused.
+Where several replace one name, the first is the innermost. `keras_par/seam/table/` is the source of this page; each
+name is checked before any is replaced, so that a version of Keras without one is refused.
 
 | name | replaced by | why | from Keras |
 |---|---|---|---|

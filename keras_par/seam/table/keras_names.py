@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_par.seam.table.replacements import MOVES
+from keras_par.seam.table.uses import MOVES
 
 
 def find(target: str) -> Any:

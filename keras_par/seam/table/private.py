@@ -8,7 +8,8 @@ import numpy as np
 from keras_par.base.backend import sentence
 from keras_par.base.supported import SUPPORTED, wanted
 from keras_par.seam.table.keras_names import find, has
-from keras_par.seam.table.replacements import ADAPTERS, PATCHES, USES
+from keras_par.seam.table.replacements import PATCHES
+from keras_par.seam.table.uses import ADAPTERS, USES
 
 NEWEST_TESTED = "3.15"
 
