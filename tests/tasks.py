@@ -615,7 +615,7 @@ def save_and_load(path: str) -> dict:
 def missing_private_name() -> str:
     """What is said when Keras lacks a name that keras_par relies on."""
     from keras_par.seam.table import private
-    from keras_par.seam.table.replacements import Use
+    from keras_par.seam.table.uses import Use
 
     before = private.USES
     private.USES = (Use("keras.src.trainers.trainer:Trainer._no_such_method", "to test"),)
