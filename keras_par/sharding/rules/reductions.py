@@ -40,9 +40,9 @@ def sum_over(original, x, axis=None, keepdims=False):
 def mean_over(original, x, axis=None, keepdims=False):
     """The mean of the shards' means. Costs as much as a sum."""
     dims = dims_of(x, axis)
+    if not x.dtype.is_floating:
+        return reduced_whole(original, x, axis, keepdims)
     parts = num_parts(x, dims)
-    if parts > 1 and not x.dtype.is_floating:
-        return original(x.whole(), axis=axis, keepdims=keepdims)
 
     def local(shard):
         mean = original(shard, axis=tuple(dims), keepdims=keepdims)
@@ -80,15 +80,14 @@ def moments_over(original, x, axes, keepdims=False, synchronized=False):
 
 
 def reduced_whole(original, x, axis=None, keepdims=False, **options):
-    """What cannot be put together from shards: the tensor is whole if the dim is divided."""
+    """What cannot be put together from shards: `axis` is whole."""
     dims = dims_of(x, axis)
-    if num_parts(x, dims) > 1:
-        return original(x.whole(), axis=axis, keepdims=keepdims, **options)
     return compute(
         lambda local: original(local, axis=axis, keepdims=keepdims, **options),
         [x],
         [range(x.ndim)],
         names_after(x, dims, keepdims),
+        undivided=dims,
     )
 
 
@@ -111,9 +110,10 @@ def argmax(original, x, axis=None, keepdims=False):
 
 def along_whole(original, x, axis=-1, **options):
     """What keeps the shape and needs whole lines along `axis`."""
-    if num_parts(x, dims_of(x, axis)) > 1:
+    if axis is None:
         return original(x.whole(), axis=axis, **options)
-    return x.with_local(original(x.local, axis=axis, **options))
+    dims = range(x.ndim)
+    return compute(lambda local: original(local, axis=axis, **options), [x], [dims], dims, undivided=dims_of(x, axis))
 
 
 def softmax(original, x, axis=-1):

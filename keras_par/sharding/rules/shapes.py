@@ -1,10 +1,9 @@
 """Operations that only change shapes and order."""
 
-import math
-
 import keras
 import tensorflow as tf
 
+from keras_par.plan.reshaping import reshaped
 from keras_par.sharding.compute import compute
 from keras_par.sharding.tensor import ShardedTensor, whole
 
@@ -28,14 +27,14 @@ def convert_to_tensor(original, x, dtype=None, sparse=None, ragged=None):
 def transpose(original, x, axes=None):
     """The dims take their divisions along."""
     order = list(reversed(range(x.ndim))) if axes is None else [dim % x.ndim for dim in axes]
-    return ShardedTensor(original(x.local, axes=order), tuple(x.axes[dim] for dim in order), x.mesh)
+    return compute(lambda local: original(local, axes=order), [x], [range(x.ndim)], order)
 
 
 def swapaxes(original, x, axis1, axis2):
     """The dims take their divisions along."""
     order = list(range(x.ndim))
     order[axis1], order[axis2] = order[axis2], order[axis1]
-    return ShardedTensor(original(x.local, axis1, axis2), tuple(x.axes[dim] for dim in order), x.mesh)
+    return compute(lambda local: original(local, axis1, axis2), [x], [range(x.ndim)], order)
 
 
 def moveaxis(original, x, source, destination):
@@ -44,16 +43,16 @@ def moveaxis(original, x, source, destination):
     moved = {to % x.ndim: dim % x.ndim for dim, to in zip(sources, destinations, strict=True)}
     rest = iter(dim for dim in range(x.ndim) if dim not in moved.values())
     order = [moved[dim] if dim in moved else next(rest) for dim in range(x.ndim)]
-    return ShardedTensor(original(x.local, source, destination), tuple(x.axes[dim] for dim in order), x.mesh)
+    return compute(lambda local: original(local, source, destination), [x], [range(x.ndim)], order)
 
 
 def expand_dims(original, x, axis):
     """New dims are not divided."""
-    axes: list = list(x.axes)
+    names: list = list(range(x.ndim))
     given = [axis] if isinstance(axis, int) else list(axis)
     for dim in sorted(dim % (x.ndim + len(given)) for dim in given):
-        axes.insert(dim, None)
-    return ShardedTensor(original(x.local, axis), tuple(axes), x.mesh)
+        names.insert(dim, None)
+    return compute(lambda local: original(local, axis), [x], [range(x.ndim)], names)
 
 
 def squeeze(original, x, axis=None):
@@ -63,8 +62,10 @@ def squeeze(original, x, axis=None):
     gone = {dim % x.ndim for dim in ([given] if isinstance(given, int) else given)}
     if any(sizes[dim] != 1 for dim in gone):
         return original(x.whole(), axis)
-    kept = tuple(axis for dim, axis in enumerate(x.axes) if dim not in gone)
-    return ShardedTensor(original(x.local, tuple(sorted(gone))) if gone else x.local, kept, x.mesh)
+    kept = [dim for dim in range(x.ndim) if dim not in gone]
+    return compute(
+        lambda local: original(local, tuple(sorted(gone))) if gone else tf.identity(local), [x], [range(x.ndim)], kept
+    )
 
 
 def reshape(original, x, newshape):
@@ -72,78 +73,11 @@ def reshape(original, x, newshape):
     if isinstance(newshape, tf.Tensor):
         return original(x.whole(), newshape)
     new = [newshape] if isinstance(newshape, int) else list(newshape)
-    found = reshaped(x, new)
+    found = reshaped(x.shape.as_list(), x.axes, new, x.mesh.size)
     if found is None:
         return original(x.whole(), newshape)
     shape, axes = found
     return ShardedTensor(original(x.local, shape), axes, x.mesh)
-
-
-def reshaped(x: ShardedTensor, new: list) -> tuple[list, tuple] | None:
-    """The shape of a shard after reshaping to `new`, and its divisions; None if shards cannot be reshaped."""
-    old = x.shape.as_list()
-    sizes = resolved(old, [size if isinstance(size, int) and size >= 0 else None for size in new])
-    if old.count(None) > 1:  # which unknown size is which, only running tells
-        return None
-    head, tail = 0, 0
-    while head < min(len(old), len(sizes)) and old[head] == sizes[head]:
-        head += 1
-    while tail < min(len(old), len(sizes)) - head and old[-1 - tail] == sizes[-1 - tail]:
-        tail += 1
-    axes: list = [None] * len(sizes)
-    axes[:head] = x.axes[:head]
-    if tail:
-        axes[-tail:] = x.axes[-tail:]
-    middle = old[head : len(old) - tail], sizes[head : len(sizes) - tail]
-    if None in middle[0] or None in middle[1]:
-        if any(x.axes[head : len(old) - tail]):
-            return None
-    else:
-        if math.prod(middle[0]) != math.prod(middle[1]):
-            return None
-        for olds, news in pieces(*middle):
-            divided = [dim for dim in olds if x.axes[head + dim] is not None]
-            if not divided:
-                continue
-            firsts = [dim for dim in olds if middle[0][dim] != 1][:1], [dim for dim in news if middle[1][dim] != 1][:1]
-            axis = x.axes[head + divided[0]] or ""
-            if divided != firsts[0] or not firsts[1] or middle[1][firsts[1][0]] % x.mesh.size(axis):
-                return None
-            axes[head + firsts[1][0]] = axis
-    local = [size if axis is None else size // x.mesh.size(axis) for size, axis in zip(sizes, axes, strict=True)]
-    return [given if size is None else size for size, given in zip(local, new, strict=True)], tuple(axes)
-
-
-def resolved(old: list, new: list) -> list:
-    """`new` with its one unknown size, if the old sizes tell."""
-    if new.count(None) == 1 and None not in old:
-        known = math.prod(size for size in new if size is not None)
-        return [math.prod(old) // known if size is None else size for size in new]
-    return new
-
-
-def pieces(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
-    """The shortest runs of dims of `old` and `new` that hold the same number of elements, one after another."""
-    found, i, k = [], 0, 0
-    while i < len(old) or k < len(new):
-        olds: list[int] = []
-        news: list[int] = []
-        ahead = behind = 1
-        while True:
-            if i < len(old) and (not olds or ahead <= behind):
-                olds.append(i)
-                ahead *= old[i]
-                i += 1
-            elif k < len(new):
-                news.append(k)
-                behind *= new[k]
-                k += 1
-            if ahead == behind and (news or k == len(new)):
-                break
-            if i == len(old) and k == len(new):
-                break
-        found.append((olds, news))
-    return found
 
 
 def concatenate(original, xs, axis=0):
@@ -173,12 +107,13 @@ def repeat(original, x, repeats, axis=None):
     """Neighbours are copies of each other, so that a shard's copies are a shard."""
     if axis is None or not isinstance(repeats, int):
         return original(whole(x), repeats, axis)
-    return x.with_local(original(x.local, repeats, axis))
+    return compute(lambda local: original(local, repeats, axis), [x], [range(x.ndim)], range(x.ndim))
 
 
 def pad(original, x, pad_width, mode="constant", constant_values=None):
-    """Dims that are not divided may be padded."""
-    widths = [tuple(pair) for pair in pad_width] if isinstance(pad_width, (list, tuple)) else None
-    if widths is None or any(w != (0, 0) for w, axis in zip(widths, x.axes, strict=True) if axis is not None):
+    """Dims that are padded are whole."""
+    if not isinstance(pad_width, (list, tuple)) or not all(isinstance(pair, (list, tuple)) for pair in pad_width):
         return original(x.whole(), pad_width, mode, constant_values)
-    return x.with_local(original(x.local, pad_width, mode, constant_values))
+    dims = range(x.ndim)
+    padded = [dim for dim in dims if tuple(pad_width[dim]) != (0, 0)]
+    return compute(lambda local: original(local, pad_width, mode, constant_values), [x], [dims], dims, padded)
