@@ -38,6 +38,7 @@ def compute(
     Backward it costs one all-reduce for each operand that is alike on all ranks and lacks a divided dim.
     """
     mesh = next(operand.mesh for operand in operands if isinstance(operand, ShardedTensor))
+    mesh.described(operands, labels, result, undivided)
     layouts = [operand.axes if isinstance(operand, ShardedTensor) else None for operand in operands]
     division = divide(layouts, labels, result, undivided)
     given = zip(operands, labels, division.operands, strict=True)

@@ -43,6 +43,9 @@ class RankMesh:
         found = {name: job.group(self.plan.groups(name)) for name in self.plan.axis_names}
         return found[axis]
 
+    def described(self, operands, labels, result, undivided) -> None:
+        """Told of each operation that names dims; a mesh of ranks need not know."""
+
     def local_shape(self, shape, axes: Axes) -> tuple[int, ...]:
         """Shape of this rank's shard of a tensor of `shape`."""
         return tuple(part.stop - part.start for part in self.shard(shape, axes))

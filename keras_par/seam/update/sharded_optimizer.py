@@ -12,6 +12,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras_par.comm import world
 from keras_par.plan.placement import WHOLE
 from keras_par.seam.variables import layouts
+from keras_par.seam.variables.open_variable import OpenVariable
 from keras_par.sharding.names import unique
 from keras_par.sharding.tensor import ShardedTensor
 from keras_par.sharding.views import is_local, is_sharded, local_view, placement_of, sharded
@@ -161,6 +162,10 @@ def add_variable_from_reference(original):
     """Slots have the whole variable's shape and its layout."""
 
     def replacement(self, reference_variable, name=None, initializer="zeros"):
+        if isinstance(reference_variable, OpenVariable):
+            slot = BaseOptimizer.add_variable_from_reference(self, reference_variable, name, initializer)
+            slot.reference = reference_variable
+            return slot
         if placement_of(reference_variable) == WHOLE:
             return original(self, reference_variable, name, initializer)
         with local_view(False), layouts.beside(reference_variable):
@@ -170,9 +175,11 @@ def add_variable_from_reference(original):
 
 
 def var_key(original):
-    """A sharded variable is known by its shard."""
+    """A sharded variable is known by its shard, one without a value by itself."""
 
     def replacement(self, variable):
+        if isinstance(variable, OpenVariable):
+            return id(variable)
         return original(self, variable.local if is_sharded(variable) else variable)
 
     return replacement

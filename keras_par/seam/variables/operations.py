@@ -15,11 +15,13 @@ from keras.src.backend.common import global_state
 
 from keras_par.seam.table.keras_names import located
 from keras_par.seam.table.patch import replace, wrap
+from keras_par.seam.variables.open_variable import is_traced
 from keras_par.sharding import tensor as tensors
+from keras_par.sharding.recording import Recorder
 from keras_par.sharding.rules.table import RULES
 from keras_par.sharding.shared import remember_by
 from keras_par.sharding.tensor import BINARY, COMPARISONS, ShardedTensor
-from keras_par.sharding.views import is_sharded, made_whole, sharded
+from keras_par.sharding.views import is_sharded, made_whole
 
 BACKEND = "keras.src.backend.tensorflow"
 ROOMS = ("core", "linalg", "math", "nn", "numpy", "random", "rnn")
@@ -75,6 +77,9 @@ def wrapped(original: Callable, name: str) -> Callable:
             return original(*map(whole, args), **{key: whole(value) for key, value in kwargs.items()})
         if not args and parameters[0] in kwargs:  # rules name the first argument by place
             args.append(kwargs.pop(parameters[0]))
+        recorder = recorder_of(values)
+        if recorder is not None:
+            return recorder.call(name, functools.partial(rule, original), tuple(args), kwargs, original)
         return rule(original, *args, **kwargs)
 
     return replacement
@@ -92,14 +97,27 @@ def left_operand(original: Callable) -> Callable:
 def holds_shards(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(holds_shards, value))
-    return isinstance(value, ShardedTensor) or is_sharded(value)
+    return isinstance(value, ShardedTensor) or stands_for_shards(value)
+
+
+def recorder_of(values: Any) -> Recorder | None:
+    """Of the first tensor of a trace among these values."""
+    for value in values:
+        found = recorder_of(value) if isinstance(value, (list, tuple)) else getattr(value, "recorder", None)
+        if isinstance(found, Recorder):
+            return found
+    return None
+
+
+def stands_for_shards(value: Any) -> bool:
+    return is_sharded(value) or is_traced(value)
 
 
 def resolved(value: Any) -> Any:
     """The sharded tensor that a sharded variable stands for, other values as they are."""
     if isinstance(value, (list, tuple)) and holds_shards(value):
         return type(value)(map(resolved, value))
-    return value.value if is_sharded(value) else value
+    return value.value if stands_for_shards(value) else value
 
 
 def whole(value: Any) -> Any:
@@ -117,7 +135,7 @@ def whole_layer():
     """Within it the variables of the layer under way are whole."""
     stack = global_state.get_global_attribute("name_scope_stack") or []
     layers = [scope.caller for scope in stack if isinstance(scope.caller, keras.layers.Layer)]
-    with made_whole(sharded(layers[-1].variables) if layers else []):
+    with made_whole(filter(stands_for_shards, layers[-1].variables) if layers else []):
         yield
 
 

@@ -14,6 +14,7 @@ from keras.src.distribution import distribution_lib
 from keras_par.plan.layout import Axes
 from keras_par.plan.placement import Placement
 from keras_par.seam.variables import layouts, operations
+from keras_par.seam.variables.open_variable import become_open
 from keras_par.sharding.collectives import gather_and_enter
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
@@ -128,6 +129,8 @@ def checksum(value: tf.Tensor | np.ndarray) -> int | None:
 
 def initialize_with_initializer(original):
     def replacement(self, initializer):
+        if become_open(self):
+            return None
         if not become_sharded(self, self._shape):
             return original(self, initializer)
         return self._initialize_shard(lambda: initializer(self._shape, dtype=self._dtype))

@@ -1,0 +1,132 @@
+"""A model's forward pass as a list: which of Keras's operations it calls, with what tensors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from keras_par.plan.division import Label, Labels
+
+# Models are traced with so many rows: a prime that no other size is a multiple of, so that any size tells its rows.
+TRACED_ROWS = 10007
+
+WHOLE = "whole"  # the name of an operation without a rule
+ASSIGN = "assign"  # of one that gives a variable another value
+LOGITS = "logits"  # the argument that is what a softmax or sigmoid made the output of
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a trace.
+
+    Args:
+        shape: whole, with TRACED_ROWS rows.
+        dtype: its name.
+        item_bytes: of an element.
+        is_open: False if every rank has it alike, however the variables are divided.
+        has_gradient: True if a gradient is wanted of it.
+        path: a variable's, else "".
+        is_weight: True if it is made of variables alone, so that no row's way through the model waits for it.
+    """
+
+    shape: Shape
+    dtype: str
+    item_bytes: int
+    is_open: bool
+    has_gradient: bool
+    path: str = ""
+    is_weight: bool = False
+
+
+@dataclass(frozen=True)
+class Named:
+    """The dims of an operation's operands and result by name, as `plan.division` has them."""
+
+    operands: tuple[Labels, ...]
+    result: Labels
+    undivided: tuple[Label, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorArgument:
+    """Stands for a tensor among the arguments of an operation."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of a function of Keras's backend.
+
+    Args:
+        name: of the function, as "numpy.matmul", WHOLE or ASSIGN.
+        layer: the path of the layer that called it.
+        operands: numbers of the tensors that `named` is about; without names, of all that it reads.
+        results: numbers of what it makes.
+        named: its dims, None where there is no such rule.
+        arguments: by their names, with `TensorArgument`s.
+    """
+
+    name: str
+    layer: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    named: Named | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A variable of the model.
+
+    Args:
+        path: its name in layout maps.
+        shape: whole.
+        item_bytes: of an element.
+        is_trainable: True if it is trained.
+        slot_bytes: of the optimizer's state that has its shape.
+    """
+
+    path: str
+    shape: Shape
+    item_bytes: int
+    is_trainable: bool
+    slot_bytes: int = 0
+
+
+@dataclass
+class Trace:
+    """All of it, in the order of calling."""
+
+    tensors: list[Tensor] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
+    other_bytes: int = 0  # of the optimizer's state that belongs to no variable
+
+
+def without_idle_gradients(trace: Trace) -> None:
+    """Takes back that a gradient is wanted of tensors on which the loss, made last, does not depend by derivatives.
+
+    What is made of tensors that are taken whole is not known, but that the loss depends on it.
+    """
+    reached = set(trace.operations[-1].results) if trace.operations else set()
+    for operation in reversed(trace.operations):
+        if operation.name == WHOLE or reached.intersection(operation.results):
+            is_read = operation.operands
+            if LOGITS in operation.arguments:
+                is_read = tuple(number for number in is_read if operation.arguments["output"].number != number)
+            reached.update(is_read)
+    for number, tensor in enumerate(trace.tensors):
+        if tensor.has_gradient and number not in reached:
+            trace.tensors[number] = replace(tensor, has_gradient=False)
+
+
+def rows_at(size: int, num_rows: int) -> int:
+    """A size of the trace where there are so many rows."""
+    return size // TRACED_ROWS * num_rows if size and size % TRACED_ROWS == 0 else size
+
+
+def shape_at(shape: Shape, num_rows: int) -> Shape:
+    """A shape of the trace where there are so many rows."""
+    return tuple(rows_at(size, num_rows) for size in shape)

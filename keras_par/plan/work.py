@@ -1,0 +1,108 @@
+"""How much a rank computes and keeps for an operation: floating-point operations, bytes touched, bytes kept."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_par.plan.case import Outcome
+from keras_par.plan.division import Label
+from keras_par.plan.layout import Axes
+from keras_par.plan.trace import Operation, Tensor, shape_at
+
+PRODUCTS = ("numpy.matmul", "numpy.einsum", "nn.conv", "nn.conv_transpose", "nn.depthwise_conv")
+ATTENTION = "nn.dot_product_attention"
+# Their gradients are made of the upstream gradient alone, so that nothing is kept for them.
+KEEPS_NOTHING = (
+    *("add", "subtract", "negative", "reshape", "transpose", "swapaxes", "moveaxis", "expand_dims", "squeeze"),
+    *("concatenate", "stack", "split", "pad", "repeat", "sum", "mean", "cast", "convert_to_tensor", "stop_gradient"),
+    *("take", "getitem", "average_pool"),
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one operation on one rank, forward and backward together.
+
+    Args:
+        flops: floating-point operations of products; a multiplication and an addition are two.
+        num_bytes: read and written.
+        num_kernels: launches.
+        kept: tensors that are kept for the backward pass, by number, with their bytes.
+    """
+
+    flops: float
+    num_bytes: float
+    num_kernels: int
+    kept: Mapping[int, int]
+
+
+def work_of(
+    operation: Operation,
+    tensors: Sequence[Tensor],
+    layouts: Mapping[int, Axes],
+    outcome: Outcome,
+    sizes: Mapping[str, int],
+    num_rows: int,
+) -> Work:
+    """What an operation costs a rank.
+
+    Args:
+        operation: of a trace.
+        tensors: all of the trace.
+        layouts: of its operands.
+        outcome: what became of it.
+        sizes: of the mesh's axes.
+        num_rows: on a rank.
+    """
+    if not operation.results:
+        return Work(0, 0, 0, {})
+
+    def elements(number: int, axes: Axes) -> int:
+        shape = shape_at(tensors[number].shape, num_rows)
+        return math.prod(shape) // math.prod(sizes[axis] for axis in axes if axis is not None)
+
+    names = operation.named.operands if operation.named is not None else ()
+    reads: dict[int, int] = {}  # elements of each operand as the operation takes it
+    for place, number in enumerate(operation.operands):
+        if number >= 0:
+            axes = layouts.get(number, ())
+            if names and names[place]:
+                axes = tuple(outcome.axis_of.get(name) for name in names[place])
+            reads[number] = elements(number, axes)
+    makes = [elements(number, axes) for number, axes in zip(operation.results, outcome.results, strict=True)]
+    moved = sum(count * tensors[number].item_bytes for number, count in reads.items())
+    moved += sum(count * tensors[number].item_bytes for number, count in zip(operation.results, makes, strict=True))
+    flops = flops_of(operation, tensors, outcome.axis_of, sizes, num_rows, makes[0])
+    wanted = [number for number in reads if tensors[number].has_gradient]
+    is_backward = bool(wanted) and any(tensors[number].has_gradient for number in operation.results)
+    passes = 1 + len(wanted) * is_backward if flops else 1 + is_backward
+    kept = {}
+    if is_backward and operation.name.rpartition(".")[2] not in KEEPS_NOTHING:
+        kept = {number: count * tensors[number].item_bytes for number, count in reads.items()}
+    return Work(flops * passes, moved * (1 + 2 * is_backward), passes, kept)
+
+
+def flops_of(
+    operation: Operation,
+    tensors: Sequence[Tensor],
+    axis_of: Mapping[Label, str],
+    sizes: Mapping[str, int],
+    num_rows: int,
+    num_made: int,
+) -> float:
+    """Of the forward pass of a product, 0 of other operations.
+
+    Args:
+        num_made: elements of the result on this rank; the other arguments as `work_of` has them.
+    """
+    if operation.named is None or operation.name not in (*PRODUCTS, ATTENTION):
+        return 0
+    lengths: dict[Label, int] = {}
+    for number, names in zip(operation.operands, operation.named.operands, strict=True):
+        if number >= 0:
+            for name, size in zip(names, shape_at(tensors[number].shape, num_rows), strict=False):
+                if name is not None:
+                    lengths[name] = size // (sizes[axis_of[name]] if name in axis_of else 1)
+    if operation.name == ATTENTION:
+        return 2 * num_made * lengths["s"] * (1 + lengths["h"] / lengths["v"])
+    return 2 * num_made * math.prod(size for name, size in lengths.items() if name not in operation.named.result)

@@ -1,0 +1,181 @@
+"""Writes down which operations a model calls, while rules meet tensors that nothing divides yet."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_par.comm import place
+from keras_par.plan.trace import ASSIGN, LOGITS, WHOLE, Named, Operation, Tensor, TensorArgument, Trace
+from keras_par.sharding.mesh import RankMesh
+from keras_par.sharding.tensor import ShardedTensor
+
+
+class RecordedTensor(ShardedTensor):
+    """A tensor of a trace, which could be divided in any way.
+
+    Args:
+        local: the tensor.
+        recorder: of the trace.
+        number: in the trace.
+    """
+
+    def __init__(self, local: tf.Tensor, recorder: "Recorder", number: int):
+        super().__init__(local, (None,) * local.shape.rank, recorder)
+        self.recorder, self.number = recorder, number
+
+    def whole(self) -> tf.Tensor:
+        """The tensor, which something takes as a whole."""
+        self.recorder.taken_whole(self)
+        return self.local
+
+    def with_local(self, local: tf.Tensor) -> ShardedTensor:
+        """A new tensor."""
+        return ShardedTensor(local, self.axes, self.mesh)
+
+    def __getitem__(self, index):
+        return self.recorder.call("getitem", lambda x, index: x.local[index], (self, index), {})
+
+
+class Recorder(RankMesh):
+    """Makes a trace; the mesh of its tensors, of which no axis is known.
+
+    Args:
+        trace: to write to.
+    """
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+        self._numbers: dict[int, tuple[Any, int]] = {}  # by id: a tensor and its number
+        self._whole: set[int] = set()  # numbers of those of which a gradient is wanted, and which were taken whole
+        self._depth = 0
+        self._named: list[tuple[Sequence[Any], Named]] = []
+
+    def __eq__(self, other) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def variable(self, local: tf.Tensor, path: str, is_trainable: bool) -> RecordedTensor:
+        """Stands for a variable's value."""
+        return self._new(local, is_trainable and local.dtype.is_floating, path, True)
+
+    def described(self, operands, labels, result, undivided) -> None:
+        """Notes how the operation under way names the dims of its operands."""
+        if self._depth == 1:
+            self._named.append((operands, Named(tuple(map(tuple, labels)), tuple(result), tuple(undivided))))
+
+    def assigned(self, variable: RecordedTensor, value: RecordedTensor) -> None:
+        """Notes that a variable gets a value."""
+        self._note(ASSIGN, (value.number, variable.number), ())
+
+    def taken_whole(self, tensor: RecordedTensor) -> None:
+        """Notes that something without a rule takes a tensor."""
+        if self._depth == 0:
+            self._note(WHOLE, (tensor.number,), ())
+        self._whole.add(id(tensor.local))
+
+    def call(self, name: str, rule: Callable, args: tuple, kwargs: dict, original: Callable | None = None) -> Any:
+        """What a rule makes of arguments, written down unless another rule under way calls it.
+
+        Args:
+            name: of the operation.
+            rule: takes the arguments.
+            args: by place.
+            kwargs: by name.
+            original: what the arguments belong to, if not to the rule.
+        """
+        self._depth += 1
+        try:
+            result = rule(*args, **kwargs)
+        finally:
+            self._depth -= 1
+        if self._depth:
+            return result
+        described, self._named = self._named, []
+        made: list[RecordedTensor] = []
+        given = {id(tensor) for tensor in self._tensors((*args, *kwargs.values()))}
+        reads = [self._number(tensor) for tensor in self._tensors((*args, *kwargs.values()))]
+        has_gradient = name != "core.stop_gradient" and any(self.trace.tensors[number].has_gradient for number in reads)
+
+        is_weight = all(self.trace.tensors[number].is_weight for number in reads)
+
+        def keep(value: Any) -> Any:
+            if isinstance(value, (list, tuple)):
+                return type(value)(map(keep, value))
+            if not isinstance(value, (tf.Tensor, ShardedTensor)) or id(value) in given:
+                return value
+            local = value.local if isinstance(value, ShardedTensor) else value
+            made.append(self._new(local, has_gradient and local.dtype.is_floating, is_weight=is_weight))
+            return made[-1]
+
+        result = keep(result)
+        if not made:
+            return result
+        operands, named = tuple(reads), None
+        if len(described) == 1 and len(made) == 1:
+            operands, named = tuple(map(self._number, described[0][0])), described[0][1]
+        bound = inspect.signature(original or rule).bind(*args, **kwargs).arguments
+        arguments = {key: self._argument(value) for key, value in bound.items()}
+        logits = getattr(bound.get("output"), "_keras_logits", None)
+        if isinstance(logits, RecordedTensor):
+            operands = (*operands, logits.number)
+            arguments[LOGITS] = TensorArgument(logits.number)
+        self._note(name, operands, tuple(tensor.number for tensor in made), named, arguments)
+        return result
+
+    def _new(self, local: tf.Tensor, has_gradient: bool, path: str = "", is_weight: bool = False) -> RecordedTensor:
+        number = self._add(local, True, has_gradient, path, is_weight)
+        found = RecordedTensor(local, self, number)
+        self._numbers[id(local)] = local, number
+        return found
+
+    def _add(self, tensor: Any, is_open: bool, has_gradient: bool, path: str = "", is_weight: bool = False) -> int:
+        known, dtype = tf.TensorShape(tensor.shape), tf.as_dtype(tensor.dtype)
+        shape = () if known.rank is None else tuple(1 if size is None else size for size in known)
+        self.trace.tensors.append(Tensor(shape, dtype.name, dtype.size, is_open, has_gradient, path, is_weight))
+        return len(self.trace.tensors) - 1
+
+    def _number(self, value: Any) -> int:
+        """The number of a tensor, which is a new one if no operation made it; -1 of what is none."""
+        if isinstance(value, RecordedTensor):
+            return value.number
+        if isinstance(value, ShardedTensor):
+            value = value.local
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            return -1
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = value, self._add(value, False, self._comes_from_whole(value))
+        return self._numbers[id(value)][1]
+
+    def _comes_from_whole(self, value: Any) -> bool:
+        """True if something without a rule made this of a tensor that a gradient is wanted of."""
+        if not tf.is_symbolic_tensor(value) or not value.dtype.is_floating:
+            return False
+        seen, waiting = set(), [value]
+        while waiting:
+            tensor = waiting.pop()
+            if id(tensor) in self._whole and self.trace.tensors[self._numbers[id(tensor)][1]].has_gradient:
+                return True
+            if tensor.op.name not in seen:
+                seen.add(tensor.op.name)
+                waiting.extend(tensor.op.inputs)
+        return False
+
+    def _tensors(self, values: Sequence[Any]) -> Iterator[Any]:
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                yield from self._tensors(value)
+            elif isinstance(value, (tf.Tensor, ShardedTensor)):
+                yield value
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self._argument, value))
+        return TensorArgument(self._number(value)) if isinstance(value, (tf.Tensor, ShardedTensor)) else value
+
+    def _note(self, name, operands, results, named=None, arguments=None) -> None:
+        layer, _ = place.current()
+        self.trace.operations.append(Operation(name, layer, operands, results, named, arguments or {}))
