@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from keras_par.distribution.runtime import rank as rank
     from keras_par.distribution.runtime import shutdown as shutdown
     from keras_par.distribution.runtime import size as size
+    from keras_par.searching.auto_parallel import AutoParallel as AutoParallel
+    from keras_par.searching.search import search as search
 
 _ROOM_OF = {
+    "AutoParallel": "keras_par.searching.auto_parallel",
     "DataParallel": "keras_par.distribution.data_parallel",
     "GradientReducer": "keras_par.comm.reducer",
     "ModelParallel": "keras_par.distribution.model_parallel",
@@ -44,6 +47,7 @@ _ROOM_OF = {
     "local_rank": "keras_par.distribution.runtime",
     "local_size": "keras_par.distribution.runtime",
     "rank": "keras_par.distribution.runtime",
+    "search": "keras_par.searching.search",
     "shutdown": "keras_par.distribution.runtime",
     "size": "keras_par.distribution.runtime",
 }

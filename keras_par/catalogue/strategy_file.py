@@ -83,12 +83,25 @@ def read_strategy(path: Path) -> Strategy:
     return parse_strategy(path.read_text(encoding="utf-8"), str(path), path.stem)
 
 
-def strategy_text(name: str, description: str, options: Mapping[str, Any]) -> str:
-    """The file of a data-parallel strategy with those of `options` that a file can have and that are not None."""
-    own = [key for key in OPTIONS if key not in OF_LAYOUTS]
-    kept = {key: value for key, value in options.items() if key in own and value is not None}
-    head = [f"name = {json.dumps(name)}", f"description = {json.dumps(description)}", "", "[options]"]
-    return "\n".join([*head, *(f"{key} = {json.dumps(value)}" for key, value in kept.items())]) + "\n"
+def strategy_text(strategy: Strategy) -> str:
+    """The file of a strategy, with those of its options that a file can have and that are not None."""
+    known = [key for key in OPTIONS if strategy.entries or key not in OF_LAYOUTS]
+    kept = {key: value for key, value in strategy.options.items() if key in known and value is not None}
+    lines = [f"name = {json.dumps(strategy.name)}", f"description = {json.dumps(strategy.description)}"]
+    if strategy.mesh:
+        lines += ["", "[mesh]", *(f"{axis} = {size}" for axis, size in strategy.mesh.items())]
+    if strategy.entries:
+        lines += ["", "[layout]", *map(entry_text, strategy.entries)]
+    if kept or not strategy.entries:
+        lines += ["", "[options]", *(f"{key} = {json.dumps(value)}" for key, value in kept.items())]
+    return "\n".join(lines) + "\n"
+
+
+def entry_text(entry: Entry) -> str:
+    """The line of an entry."""
+    said = json.dumps([axis or UNDIVIDED for axis in entry.axes] if entry.axes else REPLICATE)
+    more = [*(["optional = true"] * entry.is_optional), *([f'indivisible = "{REPLICATE}"'] * entry.is_replicable)]
+    return f"{json.dumps(entry.pattern)} = " + (f"{{ {', '.join([f'axes = {said}', *more])} }}" if more else said)
 
 
 def parse_strategy(text: str, file: str, name: str) -> Strategy:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -23,6 +24,7 @@ from keras_par.seam.variables.outputs import OutputRow
 from keras_par.sharding.views import is_sharded
 
 WIDTH = 120
+MANY = 5  # ranks of a group that are no longer listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +196,7 @@ def collectives_table(calls: list[Call]) -> Table:
         shapes = " ".join(map(shown, call.shapes[:3])) + (" ..." if len(call.shapes) > 3 else "")
         size = "?" if call.num_bytes is None else str(call.num_bytes)
         way_of = [(call.road or "").replace("_", " ")] if has_ways else []
-        table.add_row(call.kind, *way_of, shown(call.ranks), shapes, size, call.layer, call.source)
+        table.add_row(call.kind, *way_of, ranks_shown(call.ranks), shapes, size, call.layer, call.source)
     return table
 
 
@@ -205,6 +207,15 @@ def divisions(axes: tuple[str | None, ...]) -> str:
 
 def shown(numbers: tuple) -> str:
     return "(" + ", ".join("?" if number is None else str(number) for number in numbers) + ")"
+
+
+def ranks_shown(ranks: tuple[int, ...]) -> str:
+    """The ranks of a group; many that are equally far apart as Python's slices have them, as 0:512:8."""
+    steps = {after - before for before, after in itertools.pairwise(ranks)}
+    if len(ranks) < MANY or len(steps) != 1:
+        return shown(ranks)
+    [step] = steps
+    return f"{ranks[0]}:{ranks[-1] + step}" + (f":{step}" if step > 1 else "")
 
 
 def megabytes(num_bytes: int) -> str:

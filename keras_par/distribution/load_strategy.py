@@ -56,8 +56,10 @@ def load_strategy(
     return model_parallel(strategy, mesh)
 
 
-def model_parallel(strategy: Strategy, mesh: keras.distribution.DeviceMesh) -> ModelParallel:
-    """The strategy over a mesh.
+def model_parallel(
+    strategy: Strategy, mesh: keras.distribution.DeviceMesh, kind: type[ModelParallel] = ModelParallel
+) -> ModelParallel:
+    """The strategy over a mesh, as an object of `kind`.
 
     Raises:
         ValueError: the mesh lacks an axis, or does not hold the ranks.
@@ -72,7 +74,7 @@ def model_parallel(strategy: Strategy, mesh: keras.distribution.DeviceMesh) -> M
     layout_map = keras.distribution.LayoutMap(mesh)
     for entry in strategy.entries:
         layout_map[entry.pattern] = entry.axes
-    made = ModelParallel(layout_map=layout_map, **strategy.options)
+    made = kind(layout_map=layout_map, **strategy.options)
     made.optional_patterns = frozenset(entry.pattern for entry in strategy.entries if entry.is_optional)
     made.replicable_patterns = frozenset(entry.pattern for entry in strategy.entries if entry.is_replicable)
     return made

@@ -18,15 +18,36 @@ def add_parser(commands) -> None:
     parser = commands.add_parser(
         "plan", help="show what each rank of a strategy would hold and send", description=DESCRIPTION
     )
-    parser.add_argument("strategy", metavar="STRATEGY", help="a name of the catalogue, or the path of a .toml file")
+    parser.add_argument(
+        "strategy", metavar="STRATEGY", nargs="?", help="a name of the catalogue, or the path of a .toml file"
+    )
     parser.add_argument("model", metavar="FILE:FUNCTION", help="where the model is built, as model.py:build")
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks of the job")
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank to show (default 0)")
     parser.add_argument("--mesh", metavar="AxB", help="sizes of the mesh's axes, as 2x4, instead of the strategy's")
     parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="rows of a global batch (default 32)")
+    parser.add_argument(
+        "--input-shape", metavar="AxB", help="sizes that the model's inputs leave open, in their order, as 128x64"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", type=Path, metavar="PAGE", help="write a page with a picture of mesh and layers")
+    add_search(parser.add_argument_group("to find the strategy instead"))
     parser.set_defaults(run=run)
+
+
+def add_search(searching: argparse._ArgumentGroup) -> None:
+    searching.add_argument(
+        "--search",
+        choices=("dynamic", "recursive", "propagation", "exact"),
+        help="find the fastest layouts; 'propagation' goes on from STRATEGY's",
+    )
+    searching.add_argument("--memory", metavar="SIZE", help="of a rank, as 8GB; default: the machine's")
+    searching.add_argument(
+        "--machine",
+        metavar="FILE",
+        help="what 'keras-par calibrate' wrote, or a name that ships",
+    )
+    searching.add_argument("--write", type=Path, metavar="FILE", help="write the strategy that is found")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,13 +57,19 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tracing needs no device
     try:
         require_tensorflow()
+        mesh = numbers("mesh", arguments.mesh) or None
+        sizes = numbers("input-shape", arguments.input_shape)
+        if arguments.search is not None:
+            from keras_par.planning.found import search
+
+            return search(arguments, mesh, sizes)
         from keras_par.planning.dry_run import plan
 
-        sizes = [] if arguments.mesh is None else arguments.mesh.split("x")
-        if not all(size.lstrip("-").isdigit() for size in sizes):
-            raise ValueError(f"keras-par: --mesh {arguments.mesh} is no mesh: give its sizes as 2x4.")
-        mesh = tuple(map(int, sizes)) or None
-        found = plan(arguments.strategy, arguments.model, arguments.ranks, arguments.rank, mesh, arguments.batch_size)
+        if arguments.strategy is None:
+            raise ValueError("keras-par: plan needs a strategy before the model: name one, or let --search find it.")
+        found = plan(
+            arguments.strategy, arguments.model, arguments.ranks, arguments.rank, mesh, arguments.batch_size, sizes
+        )
     except (RuntimeError, ValueError) as error:
         if not str(error).startswith("keras-par: "):
             raise
@@ -55,3 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"keras-par: wrote {arguments.html}", file=sys.stderr)
     print(json.dumps(found.as_json(), indent=1) if arguments.json else found)
     return 0
+
+
+def numbers(option: str, text: str | None) -> tuple[int, ...]:
+    """The numbers of an option such as 2x4; none if it is not given.
+
+    Raises:
+        ValueError: they cannot be read.
+    """
+    parts = [] if text is None else text.split("x")
+    if not all(part.lstrip("-").isdigit() for part in parts):
+        raise ValueError(f"keras-par: --{option} {text} has no sizes: give them as 2x4.")
+    return tuple(map(int, parts))

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -43,11 +43,18 @@ class Plan:
 
 
 def plan(
-    strategy: str, place: str, num_ranks: int, rank: int = 0, mesh: tuple[int, ...] | None = None, batch_size: int = 32
+    strategy: str,
+    place: str,
+    num_ranks: int,
+    rank: int = 0,
+    mesh: tuple[int, ...] | None = None,
+    batch_size: int = 32,
+    sizes: Sequence[int] = (),
 ) -> Plan:
     """What rank `rank` of `num_ranks` would hold and send with a strategy and the model built at FILE:FUNCTION.
 
-    A model that is not compiled is trained by SGD on the mean of its outputs.
+    A model that is not compiled is trained by SGD on the mean of its outputs. `sizes` are of the dims of its inputs
+    that it leaves open, in their order.
 
     Raises:
         ValueError: strategy, mesh, model and numbers do not fit together.
@@ -64,7 +71,7 @@ def plan(
                 model.compile("sgd", loss=lambda y, output: keras.ops.mean(output, axis=-1))
             if bound(model) is None:
                 bind(model)
-            trace_training_step(model, batch_size)
+            trace_training_step(model, batch_size, sizes)
         return Plan(strategy, num_ranks, rank, batch_size, describe(model))
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from keras_par.distribution.describe import divisions, megabytes, sent_by_layer, shown, summary
+from keras_par.distribution.describe import divisions, megabytes, ranks_shown, sent_by_layer, shown, summary
 from keras_par.planning.dry_run import Plan
 
 
@@ -23,7 +23,12 @@ def write_page(plan: Plan, path: Path) -> None:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     path.write_text(
         environment.from_string(text).render(
-            plan=plan, shown=shown, divisions=divisions, megabytes=megabytes, **parts(plan)
+            plan=plan,
+            shown=shown,
+            ranks_shown=ranks_shown,
+            divisions=divisions,
+            megabytes=megabytes,
+            **parts(plan),
         )
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras.src.utils import io_utils
 
-from keras_par.catalogue.strategy_file import strategy_text
+from keras_par.catalogue.strategy_file import Strategy, strategy_text
 from keras_par.comm.counting import Call
 from keras_par.plan.buckets import distinct_limits
 from keras_par.plan.tuning import fastest, num_steps, times
@@ -108,7 +108,7 @@ class Autotuner:
         told = {**asdict(options), "auto_shard_dataset": self.binding.strategy.auto_shard_dataset}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(strategy_text(path.stem, what, told), encoding="utf-8")
+            path.write_text(strategy_text(Strategy(path.stem, what, options=told)), encoding="utf-8")
         except OSError as error:
             warnings.warn(f"keras-par: what autotune found is in force but not in '{path}': {error}.", stacklevel=2)
         else:

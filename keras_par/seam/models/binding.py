@@ -28,7 +28,6 @@ logger = logging.getLogger("keras_par")
 ATTRIBUTE = "_keras_par_binding"
 MADE_UNDER = "_keras_par_made_under"
 FUNCTIONS = ("train_function", "test_function", "predict_function")  # that Keras keeps on a model once they are made
-
 _is_apart: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_apart", default=False)
 
 
@@ -204,6 +203,8 @@ def is_apart() -> bool:
 def for_call(model: keras.Model, call: str) -> Binding | None:
     """The binding by which a trainer method works, made now for a model that has none; None to work on this rank alone.
 
+    A strategy that has a method `keras_par_divide` divides the model before it is used.
+
     Raises:
         ValueError: there are several ranks and no strategy, or the model does not fit to it; or its variables are
             divided and this rank is to work alone.
@@ -226,6 +227,8 @@ def for_call(model: keras.Model, call: str) -> Binding | None:
             "because no strategy is set: call keras.distribution.set_distribution(kp.DataParallel()) before, or use "
             "'with kp.independent():' if each rank is to have a model of its own."
         )
+    if hasattr(binding.strategy, "keras_par_divide"):
+        binding.strategy.keras_par_divide(model, binding)
     return binding
 
 

@@ -29,17 +29,20 @@ def propagate(model: keras.Model, binding: Binding, x) -> None:
         binding: its strategy, with a mesh.
         x: symbols of the model's inputs.
     """
-    mesh = binding.mesh
-    assert mesh is not None
     if getattr(model, "optimizer", None) is not None and model.optimizer.built:
         logger.warning("keras-par: propagate=True does nothing for '%s', whose optimizer has state", model.name)
         return
-    found = following(model, binding, x)
+    divide_by(binding, following(model, binding, x))
+
+
+def divide_by(binding: Binding, found: list[tuple[keras.Variable, Axes]]) -> None:
+    """Divides whole variables over the strategy's mesh, so. Costs one broadcast of them."""
+    mesh = binding.mesh
+    assert mesh is not None
     if binding.options.broadcast_variables:
         broadcast_variables([variable for variable, _ in found], communicator=binding.communicator)
     for variable, axes in found:
-        layout = keras.distribution.TensorLayout(axes, binding.strategy.device_mesh)
-        divide(variable, layout, mesh)
+        divide(variable, keras.distribution.TensorLayout(axes, binding.strategy.device_mesh), mesh)
 
 
 def following(model: keras.Model, binding: Binding, x) -> list[tuple[keras.Variable, Axes]]:

@@ -55,6 +55,7 @@ USES = (
     Use(f"{STRATEGIES}:TensorLayout", "to say that data is not divided"),
     Use(f"{COMMON}.global_state:get_global_attribute", "to know which layer is under way"),
     Use(f"{COMMON}.name_scope:current_path", "the same"),
+    Use(f"{COMMON}.global_state:set_global_attribute", "to give a model the names of one that was only looked at"),
     Use(f"{COMMON}.stateless_scope:in_stateless_scope", "to know where variables are not made"),
     Use(f"{COMMON}.symbolic_scope:in_symbolic_scope", "to know where models are built from symbols"),
     Use("keras.src.backend:compute_output_spec", "to build a model from the types of its inputs"),

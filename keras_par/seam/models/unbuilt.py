@@ -1,0 +1,24 @@
+"""Builds a model that is only looked at, so that the next one is like the first."""
+
+import collections
+import contextlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
+from keras.src.backend.common import global_state
+
+NAMES = "object_name_uids"  # where Keras counts the names that it gives
+
+
+@contextlib.contextmanager
+def as_if_unbuilt() -> Iterator[None]:
+    """After it a model gets the names, and its weights the seeds, that they would have got without it."""
+    names = global_state.get_global_attribute(NAMES, default={})
+    before, state, numpy_state = dict(names), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(NAMES, collections.defaultdict(int, before))
+        random.setstate(state)
+        np.random.set_state(numpy_state)

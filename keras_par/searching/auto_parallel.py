@@ -1,0 +1,103 @@
+"""`kp.AutoParallel`: a strategy that is found when the first model of a script is trained."""
+
+import logging
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+
+from keras_par.catalogue.strategy_file import Strategy
+from keras_par.comm import world
+from keras_par.distribution.model_parallel import ModelParallel
+from keras_par.distribution.runtime import init
+from keras_par.plan.machine import Machine
+from keras_par.seam.models.binding import Binding
+from keras_par.seam.models.propagate import divide_by
+from keras_par.searching.find import DATA, MODEL, Mode
+from keras_par.searching.look import look_at_built
+from keras_par.searching.search import Asked, Plan, found_for
+from keras_par.sharding.views import sharded
+
+logger = logging.getLogger("keras_par")
+
+
+class AutoParallel(Plan, ModelParallel):
+    """Searches when a model is first trained or evaluated how to divide it, divides it, and goes on.
+
+    ```python
+    keras.distribution.set_distribution(kp.AutoParallel(batch_size=256))
+    model = keras.Sequential([...])  # as it is
+    model.compile("adam", "mse")
+    model.fit(x, y, batch_size=256)
+    ```
+
+    The model is built whole on each rank, with the values that one process would give it. Rank 0 searches, and all
+    ranks take their parts of the values. A model that does not fit into a rank's memory whole is for `kp.search`.
+    Models that are made after that are divided by the same layouts where these fit, others over the same mesh. A model
+    that is not compiled, or whose optimizer has state already, stays whole.
+
+    Args:
+        batch_size: rows of a global batch.
+        search: as `kp.search` has it, with the next four.
+        memory: of a rank.
+        mesh: the ranks by rows and by the other axis.
+        machine: what it is trained on.
+        input_shape: sizes that the model's inputs leave open.
+        **options: as `kp.ModelParallel` has them.
+
+    Raises:
+        ValueError: at the first call, as `kp.search` does; and if the model is not built.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        *,
+        search: Mode = "dynamic",
+        memory: str | float | None = None,
+        mesh: Sequence[int] | None = None,
+        machine: str | os.PathLike | Machine | None = None,
+        input_shape: Sequence[int] = (),
+        **options: Any,
+    ):
+        init()
+        self._asked, self._sizes = Asked(batch_size, search, memory, mesh, machine), tuple(input_shape)
+        self._seen: weakref.WeakSet[keras.Model] = weakref.WeakSet()
+        self.plan, self.reasons = Strategy("plan"), "Nothing was searched yet: fit a model."
+        whole = keras.distribution.LayoutMap(device_mesh((world.current().size, 1)))
+        super().__init__(layout_map=whole, batch_dim_name=DATA, **options)
+
+    def keras_par_divide(self, model: keras.Model, binding: Binding) -> None:
+        """Searches and divides a model the first time that it is used; from then on the mesh stays as it is."""
+        if model in self._seen or sharded(model.variables):
+            return
+        self._seen.add(model)
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is None or optimizer.built:
+            if optimizer is not None and world.current().rank == 0:
+                logger.warning("keras-par: '%s' stays whole, because its optimizer has state already", model.name)
+        else:
+            self.plan, self.reasons = found_for(self._asked, lambda: look_at_built(model, self._sizes))
+        sizes = tuple(self.plan.mesh.values()) or self._asked.mesh or (world.current().size, 1)
+        self._asked = replace(self._asked, mesh=sizes)
+        if self.plan.entries:
+            self._divide(model, binding, tuple(sizes))
+
+    def _divide(self, model: keras.Model, binding: Binding, sizes: tuple[int, ...]) -> None:
+        """Divides a model's variables as the plan has it."""
+        layouts = keras.distribution.LayoutMap(device_mesh(sizes))
+        for entry in self.plan.entries:
+            layouts[entry.pattern] = entry.axes
+        keras.distribution.ModelParallel.__init__(
+            self, layout_map=layouts, batch_dim_name=DATA, auto_shard_dataset=self.auto_shard_dataset
+        )
+        told = [(variable, layouts[variable.path]) for variable in model.variables]
+        divide_by(binding, [(variable, layout.axes) for variable, layout in told if layout is not None])
+
+
+def device_mesh(sizes: tuple[int, ...]) -> keras.distribution.DeviceMesh:
+    """The ranks by rows and by the other axis."""
+    return keras.distribution.DeviceMesh(sizes, [DATA, MODEL])

@@ -1,0 +1,68 @@
+"""Finds what repeats in a trace: operations and tensors of layers that are alike are decided together."""
+
+import re
+from collections.abc import Hashable, Sequence
+
+from keras_par.plan.trace import Operation, Trace
+
+ROUNDS = 3  # how far an operation's surroundings are looked at
+
+
+def without_numbers(path: str) -> str:
+    """A path in which layers that were numbered have one name."""
+    return re.sub(r"\d+", "#", path)
+
+
+def numbered(keys: Sequence[Hashable]) -> list[int]:
+    """For each key a number, the same for equal keys."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def tensor_classes(trace: Trace) -> list[int]:
+    """For each tensor the number of its class.
+
+    Variables are of one class if their paths, numbers aside, and shapes are the same. Others are, if the operations
+    that make them are alike, and those that surround these.
+    """
+    made_by = {number: place for place, operation in enumerate(trace.operations) for number in operation.results}
+    colors = operation_classes(trace, made_by)
+    keys: list[Hashable] = []
+    for number, tensor in enumerate(trace.tensors):
+        if tensor.path:
+            keys.append((without_numbers(tensor.path), tensor.shape))
+        elif number in made_by:
+            place = made_by[number]
+            keys.append((colors[place], trace.operations[place].results.index(number)))
+        else:
+            keys.append(("given", number) if tensor.has_gradient else ("given", tensor.shape, tensor.dtype))
+    return numbered(keys)
+
+
+def operation_classes(trace: Trace, made_by: dict[int, int]) -> list[int]:
+    """For each operation the number of its class, by refinement (Weisfeiler and Leman, 1968)."""
+    tensors = trace.tensors
+
+    def first(operation: Operation) -> Hashable:
+        shapes = tuple(tensors[number].shape if number >= 0 else None for number in operation.operands)
+        variables = tuple(without_numbers(tensors[n].path) if n >= 0 else "" for n in operation.operands)
+        makes = tuple(tensors[number].shape for number in operation.results)
+        return operation.name, without_numbers(operation.layer), shapes, variables, makes, operation.named
+
+    colors = numbered([first(operation) for operation in trace.operations])
+    readers: dict[int, list[int]] = {}
+    for place, operation in enumerate(trace.operations):
+        for number in operation.operands:
+            readers.setdefault(number, []).append(place)
+    for _ in range(ROUNDS):
+        colors = numbered(
+            [
+                (
+                    colors[place],
+                    tuple(colors[made_by[n]] if n in made_by else -1 for n in operation.operands),
+                    tuple(sorted(colors[reader] for n in operation.results for reader in readers.get(n, ()))),
+                )
+                for place, operation in enumerate(trace.operations)
+            ]
+        )
+    return colors

@@ -1,0 +1,75 @@
+"""The search `exact`: the problem as an integer program, to know how far the others are from the best."""
+
+import itertools
+import math
+
+from keras_par.searching.problem import Problem
+
+UNIT = 2.0**20  # bytes: HiGHS's tolerances are absolute
+
+
+def solve(problem: Problem, capacity: float = math.inf, seconds: float = 60.0) -> list[int] | None:
+    """The fastest states of all nodes that fit into a memory, None if none do. HiGHS solves it, by scipy.
+
+    Args:
+        problem: what to solve.
+        capacity: bytes.
+        seconds: after which the best that was found counts.
+
+    Raises:
+        ValueError: scipy is not installed.
+        RuntimeError: nothing was found in that time.
+    """
+    try:
+        import numpy as np
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import coo_array
+    except ModuleNotFoundError:
+        raise ValueError("keras-par: search='exact' needs scipy: run 'pip install scipy'.") from None
+    first = [0]
+    for states in problem.states:
+        first.append(first[-1] + len(states))
+    num_states = first[-1]
+    entries = [(table, place, cost) for table in problem.tables for place, cost in table.costs.items()]
+    objective = np.array([0.0] * num_states + [cost[0] for _, _, cost in entries])
+    held = np.array([0.0] * num_states + [cost[1] for _, _, cost in entries])
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
+    wanted: list[float] = []
+
+    def require(terms: list[tuple[int, float]], value: float) -> None:
+        rows.extend([len(wanted)] * len(terms))
+        columns.extend(column for column, _ in terms)
+        values.extend(factor for _, factor in terms)
+        wanted.append(value)
+
+    for node, states in enumerate(problem.states):
+        require([(first[node] + state, 1.0) for state in range(len(states))], 1.0)
+    column = num_states
+    for table in problem.tables:
+        by_state: dict[tuple[int, int], list[int]] = {}
+        for place in table.costs:
+            for node, state in zip(table.nodes, place, strict=True):
+                by_state.setdefault((node, state), []).append(column)
+            column += 1
+        for node in table.nodes:
+            for state in range(len(problem.states[node])):
+                terms = [(each, 1.0) for each in by_state.get((node, state), [])]
+                require([*terms, (first[node] + state, -1.0)], 0.0)
+    matrix = coo_array((values, (rows, columns)), shape=(len(wanted), len(objective)))
+    constraints = [LinearConstraint(matrix.tocsr(), wanted, wanted)]
+    if math.isfinite(capacity):
+        constraints.append(LinearConstraint(held[None] / UNIT, -np.inf, (capacity - problem.num_bytes) / UNIT))
+    found = milp(
+        objective * 1e3,  # milliseconds: HiGHS's tolerances are absolute
+        integrality=np.ones_like(objective),
+        bounds=Bounds(0, 1),
+        constraints=constraints,
+        options={"time_limit": seconds, "mip_rel_gap": 1e-6},
+    )
+    if found.status == 2:
+        return None
+    if found.x is None:
+        raise RuntimeError(f"keras-par: search='exact' found nothing in {seconds:g} seconds: use search='dynamic'.")
+    return [int(np.argmax(found.x[begin:end])) for begin, end in itertools.pairwise(first)]

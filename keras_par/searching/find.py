@@ -1,0 +1,186 @@
+"""Finds the mesh and the layouts that train a model fastest: tries each mesh of the ranks with one of the searches."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from keras_par.plan.cost import Prediction, Setting, predict
+from keras_par.plan.layout import Axes
+from keras_par.plan.machine import Machine
+from keras_par.plan.trace import Trace
+from keras_par.searching import dynamic, exact, propagation, recursive
+from keras_par.searching.problem import Maker
+from keras_par.searching.sizes import size
+
+Mode = Literal["dynamic", "recursive", "propagation", "exact"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+DATA, MODEL = "batch", "model"
+TRIES = 8  # with less and less memory for all but the largest tensor that is gathered
+MORE_RANKS = 14  # doublings that are looked at for a model that does not fit
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mesh, with the layouts that were found for it."""
+
+    mesh: dict[str, int]
+    layouts: dict[str, Axes]
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Args:
+        best: the fastest that fits.
+        others: the best of each other mesh.
+        data_parallel: what it is compared with, whether it fits or not.
+        mode: of the search.
+        memory: bytes of a rank.
+    """
+
+    best: Candidate
+    others: list[Candidate] = field(default_factory=list)
+    data_parallel: Candidate | None = None
+    mode: Mode = "dynamic"
+    memory: float = math.inf
+
+
+def find(
+    trace: Trace,
+    machine: Machine,
+    num_ranks: int,
+    batch_size: int,
+    mode: Mode = "dynamic",
+    memory: float | None = None,
+    mesh: Mapping[str, int] | None = None,
+    fixed: Mapping[str, Axes] | None = None,
+) -> Found:
+    """The best plan for a model.
+
+    Args:
+        trace: of the model.
+        machine: on which it is trained.
+        num_ranks: of the job.
+        batch_size: rows on all ranks together.
+        mode: the search.
+        memory: bytes that a rank may hold; the machine's unless given.
+        mesh: the ranks by rows and by the other axis, by the names "batch" and "model"; any unless given.
+        fixed: layouts that are said already, by path.
+
+    Raises:
+        ValueError: nothing fits; the sentence names the smallest number of ranks that was found to.
+    """
+    capacity = machine.memory_gb * 2**30 if memory is None else memory
+    searcher = Searcher(trace, machine, batch_size, mode, capacity, fixed or {})
+    wanted = [dict(mesh)] if mesh is not None else searcher.meshes(num_ranks)
+    found = [each for each in map(searcher.best_of, wanted) if each is not None]
+    if not found:
+        raise ValueError(searcher.refusal(num_ranks, mesh))
+    found.sort(key=lambda each: each.prediction.seconds)
+    return Found(found[0], found[1:], searcher.data_parallel(num_ranks), mode, capacity)
+
+
+class Searcher:
+    """Searches one trace.
+
+    Args:
+        trace: as `find` has them, with the other arguments.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        machine: Machine,
+        batch_size: int,
+        mode: Mode,
+        capacity: float,
+        fixed: Mapping[str, Axes],
+    ):
+        self.trace, self.machine, self.batch_size, self.mode = trace, machine, batch_size, mode
+        self.capacity, self.fixed = capacity, fixed
+        self._best: dict[tuple[int, int], Candidate | None] = {}
+
+    def meshes(self, num_ranks: int) -> list[dict[str, int]]:
+        """Those to try: all that divide the batch, for `recursive` those that halving comes to."""
+
+        def seconds(by_rows: int, by_model: int) -> float:
+            found = self.best_of({DATA: by_rows, MODEL: by_model})
+            return math.inf if found is None else found.prediction.seconds
+
+        if self.mode == "recursive":
+            return [{DATA: each[0], MODEL: each[1]} for each in recursive.halvings(num_ranks, seconds)]
+        return [
+            {DATA: by_rows, MODEL: num_ranks // by_rows}
+            for by_rows in range(1, num_ranks + 1)
+            if num_ranks % by_rows == 0
+        ]
+
+    def setting(self, mesh: Mapping[str, int]) -> Setting:
+        """The machine with a mesh."""
+        return Setting(self.machine, mesh, DATA, self.batch_size)
+
+    def best_of(self, mesh: Mapping[str, int]) -> Candidate | None:
+        """The best for a mesh; None if nothing fits, or the batch cannot be cut so."""
+        key = mesh[DATA], mesh[MODEL]
+        if key not in self._best:
+            self._best[key] = None if self.batch_size % mesh[DATA] else self._search(dict(mesh))
+        return self._best[key]
+
+    def _search(self, mesh: dict[str, int]) -> Candidate | None:
+        maker = Maker(self.trace, self.setting(mesh), self.fixed)
+        problem = maker.make()
+        capacity = self.capacity
+        for _ in range(TRIES):
+            if self.mode == "dynamic":
+                choice = dynamic.solve(problem, capacity)
+            elif self.mode == "exact":
+                choice = exact.solve(problem, capacity)
+            elif self.mode == "recursive":
+                choice = recursive.solve(maker, capacity)
+            else:
+                choice = propagation.solve(maker, capacity)
+            if choice is None:
+                return None
+            layouts = maker.layouts(choice)
+            prediction = predict(self.trace, layouts, maker.setting)
+            if prediction.num_bytes <= self.capacity:
+                return Candidate(mesh, layouts, prediction)
+            # The problem does not know the largest tensor that is gathered: it gets less memory by what is too much.
+            cost = problem.cost(choice)
+            assert cost is not None
+            capacity = cost[1] - (prediction.num_bytes - self.capacity)
+        return None
+
+    def data_parallel(self, num_ranks: int) -> Candidate | None:
+        """Rows alone divided, None if that cannot be."""
+        mesh = {DATA: num_ranks, MODEL: 1}
+        if self.batch_size % num_ranks:
+            return None
+        return Candidate(mesh, {}, predict(self.trace, {}, self.setting(mesh)))
+
+    def refusal(self, num_ranks: int, mesh: Mapping[str, int] | None) -> str:
+        """Why there is no plan, and how many ranks there would be one for."""
+        has = size(self.capacity)
+        wanted = self.meshes(num_ranks) if mesh is None else [mesh]
+        if not any(self.batch_size % each[DATA] == 0 for each in wanted):
+            return f"keras-par: a batch of {self.batch_size} rows cannot be cut for {num_ranks} ranks: give another."
+        if mesh is not None:
+            shape = "x".join(map(str, mesh.values()))
+            return f"keras-par: the model does not fit into {has} a rank over the mesh {shape}: leave the mesh out."
+        needed = self.smallest(num_ranks)
+        if needed is None:
+            return (
+                f"keras-par: no number of ranks was found for which the model fits into {has} a rank: give more memory."
+            )
+        return f"keras-par: the model does not fit into {has} on each of {num_ranks} ranks: start {needed}."
+
+    def smallest(self, num_ranks: int) -> int | None:
+        """The smallest of the next doublings of a number of ranks for which something fits."""
+        for doubling in range(1, MORE_RANKS):
+            wanted = num_ranks << doubling
+            if any(self.best_of(mesh) is not None for mesh in self.meshes(wanted)):
+                return wanted
+        return None

@@ -1,0 +1,174 @@
+"""A rank of `keras-par calibrate`: measures what this machine computes and sends, which costs are made of.
+
+Starts as any program: `keras-par run -np 2 -m keras_par.searching.measure machine.toml`.
+"""
+
+import functools
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import keras
+import psutil
+import tensorflow as tf
+
+from keras_par.comm import world
+from keras_par.comm.communicator import Communicator
+from keras_par.distribution.data_parallel import DataParallel
+from keras_par.distribution.runtime import init
+from keras_par.plan.case import Collective
+from keras_par.plan.cost import update_bytes
+from keras_par.plan.machine import Link, Machine, crossing_bytes
+
+WIDTH = 1024  # of the product that is timed
+NUM_ELEMENTS = 1 << 24  # of the tensors that are read and written
+CHAIN = 200  # operations on small tensors, one after another
+SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23, 1 << 25)  # bytes of messages
+PRODUCTS = 3
+ASIDE = 24  # small collectives that do not wait for each other
+REPEATS = 7
+IN_A_ROW = 4  # collectives of a call
+
+
+def measure() -> Machine:
+    """What all ranks of this job measure at the same time, as rank 0 found it. Takes some 10 seconds."""
+    init()
+    job = world.current()
+    a, b = (tf.random.stateless_uniform((WIDTH, WIDTH), (1, i)) for i in range(2))
+    product = time_of(lambda: tf.linalg.matmul(a, b))
+    large = tf.random.stateless_uniform((NUM_ELEMENTS,), (1, 2))
+    copy = time_of(lambda: large * 1.5)
+    small = tf.ones([8])
+    chain = time_of(lambda: functools.reduce(lambda value, _: tf.math.sin(value), range(CHAIN), small))
+    num_local = job.local_size
+    links: dict[str, dict[str, Link]] = {}
+    if job.size > 1:
+        inner = job.through("horovod")
+        reach = "host" if num_local == job.size else "network"
+        kinds: dict[Collective, Callable[[Communicator, tf.Tensor, str], tf.Tensor]] = {
+            "all_reduce": lambda group, tensor, name: group.all_reduce([tensor], name)[0],
+            "all_gather": lambda group, tensor, name: group.all_gather(tensor, name)[: tensor.shape[0]],
+            "reduce_scatter": lambda group, tensor, name: tf.tile(group.reduce_scatter(tensor, name), [group.size]),
+        }
+        links = {kind: {reach: link_of(inner, kind, call)} for kind, call in kinds.items()}
+        if reach == "host" and inner is not job:
+            links["all_reduce"]["job"] = link_of(job, "all_reduce", kinds["all_reduce"])
+    return Machine(
+        name=platform.node() or "machine",
+        flops=2 * WIDTH**3 / product,
+        bytes_per_second=8 * NUM_ELEMENTS / copy,
+        update_bytes_per_second=update_bytes(4 * NUM_ELEMENTS // 4, 8 * NUM_ELEMENTS // 4) / update_time(),
+        kernel_seconds=chain / CHAIN,
+        step_seconds=step_seconds(),
+        memory_gb=round(psutil.virtual_memory().total / 2**30 / num_local, 1),
+        ranks_per_host=num_local,
+        overlap=1.0 if job.size == 1 else overlap_of(job.through("horovod")),
+        links=links,
+    )
+
+
+def time_of(compute: Callable[[], tf.Tensor]) -> float:
+    """Seconds of a graph, the median of several runs, which all ranks begin together."""
+    graph = tf.function(lambda: compute(), autograph=False).get_concrete_function()
+    seconds = []
+    for repeat in range(REPEATS):
+        world.current().barrier(f"measure.{repeat}")
+        begin = time.perf_counter()
+        graph().numpy()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds[2:])
+
+
+def link_of(group: Communicator, kind: Collective, call: Callable[[Communicator, tf.Tensor, str], tf.Tensor]) -> Link:
+    """The line through the times of messages, with errors counted in parts of the times."""
+    seconds = []
+    for size in SIZES:
+        name = f"measure.{kind}.{group.reduces_by}.{size}"
+        value = tf.ones([size // 4])
+
+        def one_more(tensor, number, name=name):
+            return call(group, tensor, f"{name}.{number}")
+
+        several = functools.partial(functools.reduce, one_more, range(IN_A_ROW), value)
+        seconds.append(time_of(several) / IN_A_ROW)
+    crossing = [crossing_bytes(kind, size, group.size) for size in SIZES]
+    offset, slope = line(crossing, seconds)
+    steps = math.ceil(math.log2(group.size))
+    small = tf.ones([SIZES[0] // 4])
+
+    def aside() -> tf.Tensor:
+        made = [call(group, small, f"measure.aside.{kind}.{group.reduces_by}.{number}") for number in range(ASIDE)]
+        return tf.add_n(made)
+
+    return Link(offset / steps, 1 / slope, time_of(aside) / ASIDE / steps)
+
+
+def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Offset and slope, neither below 0, of the line that is nearest in parts of y."""
+    weights = [1 / value**2 for value in y]
+    total = sum(weights)
+    mean_x = sum(w * a for w, a in zip(weights, x, strict=True)) / total
+    mean_y = sum(w * b for w, b in zip(weights, y, strict=True)) / total
+    above = sum(w * (a - mean_x) * (b - mean_y) for w, a, b in zip(weights, x, y, strict=True))
+    slope = max(above / sum(w * (a - mean_x) ** 2 for w, a in zip(weights, x, strict=True)), 1e-13)
+    return max(mean_y - slope * mean_x, 1e-7), slope
+
+
+def update_time() -> float:
+    """Seconds of Adam with a variable of a quarter of NUM_ELEMENTS."""
+    variable = keras.Variable(tf.zeros([NUM_ELEMENTS // 4]))
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([variable])
+    gradient = tf.ones([NUM_ELEMENTS // 4])
+
+    def update() -> tf.Tensor:
+        optimizer.apply([gradient])
+        return variable.value[:1]
+
+    return time_of(update)
+
+
+def overlap_of(group: Communicator) -> float:
+    """The part of a reduce-scatter's time that products which do not wait for it become longer by."""
+    a = tf.random.stateless_uniform((WIDTH, WIDTH), (1, 3))
+    value = tf.ones([SIZES[-1] // 4])
+
+    def products() -> tf.Tensor:
+        return functools.reduce(lambda x, _: tf.linalg.matmul(x, a), range(PRODUCTS), a)[:1, :1]
+
+    def scattered(name: str) -> tf.Tensor:
+        return group.reduce_scatter(value, f"measure.overlap.{name}")[:1]
+
+    compute, send = time_of(products), time_of(lambda: scattered("alone"))
+    both = time_of(lambda: products() + scattered("beside"))
+    return min(max((both - compute) / send, 0.0), 1.0)
+
+
+def step_seconds() -> float:
+    """Of a step of `fit` with a model of one weight, under data parallel."""
+    with DataParallel().scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+        model.compile("sgd", "mse")
+    rows = tf.zeros((world.current().size, 1))
+    data = tf.data.Dataset.from_tensors((rows, rows)).repeat()
+    model.fit(data, steps_per_epoch=5, shuffle=False, verbose=0)
+    begin = time.perf_counter()
+    model.fit(data, steps_per_epoch=100, shuffle=False, verbose=0)
+    return (time.perf_counter() - begin) / 100
+
+
+def main() -> None:
+    """Writes the file that the command line names."""
+    init(seed="own")
+    found = measure()
+    if world.current().rank == 0:
+        text = found.text()
+        Path(sys.argv[1]).write_text(text) if len(sys.argv) > 1 else print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""`kp.search`: the strategy that trains a model fastest on the ranks of this job."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+
+from keras_par.catalogue.strategy_file import Strategy, parse_strategy, strategy_text
+from keras_par.comm import world
+from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.communicator import Communicator
+from keras_par.distribution.data_parallel import DataParallel
+from keras_par.distribution.load_strategy import model_parallel
+from keras_par.distribution.model_parallel import ModelParallel
+from keras_par.distribution.runtime import init
+from keras_par.plan.layout import Axes, matches, nearest
+from keras_par.plan.machine import Machine
+from keras_par.plan.trace import Trace
+from keras_par.seam.models.unbuilt import as_if_unbuilt
+from keras_par.searching.explain import explanation, strategy_of
+from keras_par.searching.find import DATA, MODEL, MODES, Mode, find
+from keras_par.searching.known_machines import machine_of, measured_here
+from keras_par.searching.look import look_at
+from keras_par.searching.measure import measure
+from keras_par.searching.patterns import entries
+from keras_par.searching.sizes import bytes_of
+
+
+class Plan:
+    """What a search found, as a strategy.
+
+    Attributes:
+        plan: the strategy as a file has it.
+        reasons: what `explain` says.
+    """
+
+    plan: Strategy
+    reasons: str
+
+    def explain(self) -> str:
+        """The mesh, the layouts, what each layer costs, and why it is not another plan."""
+        return self.reasons
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the file that `kp.load_strategy` takes; on rank 0 alone."""
+        if world.current().rank == 0:
+            Path(path).write_text(strategy_text(self.plan), encoding="utf-8")
+
+
+class PlannedDataParallel(Plan, DataParallel):
+    """Data parallel, because that is fastest."""
+
+
+class PlannedModelParallel(Plan, ModelParallel):
+    """The layouts that are fastest."""
+
+
+def search(
+    build: Callable[[], keras.Model],
+    batch_size: int,
+    *,
+    search: Mode = "dynamic",
+    memory: str | float | None = None,
+    mesh: Sequence[int] | None = None,
+    machine: str | os.PathLike | Machine | None = None,
+    layout: Mapping[str, Sequence[str | None]] | None = None,
+    input_shape: Sequence[int] = (),
+) -> PlannedDataParallel | PlannedModelParallel:
+    """The strategy that trains a model fastest on the ranks of this job, within the memory of each.
+
+    ```python
+    strategy = kp.search(build, batch_size=256, memory="8GB")
+    print(strategy.explain())
+    with strategy.scope():
+        model = build()
+    model.fit(...)
+    ```
+
+    Rank 0 traces what `build` makes, without making its weights, and searches; the others take what it found. Where
+    this machine was not measured before, all ranks do that first (10 seconds), as `keras-par calibrate` does.
+    Calls `kp.init()`, and costs two all-gathers of the plan.
+
+    Args:
+        build: makes the compiled model, with `Input`s.
+        batch_size: rows of a global batch.
+        search: "dynamic" finds the best; "recursive" is quicker with many different layers; "propagation" follows
+            `layout`; "exact" solves an integer program by scipy, to compare with.
+        memory: of a rank, as "8GB" or in bytes; an equal part of the host's unless given.
+        mesh: the ranks by rows and by the other axis, as `(2, 4)`; any unless given.
+        machine: a file by `keras-par calibrate`, a name that ships, such as "gpu-host", or a `Machine`.
+        layout: patterns and axes ("batch", "model" or None for each dim) of variables that are said already.
+        input_shape: sizes of the inputs' dims that the model leaves open besides the rows, in their order.
+
+    Raises:
+        ValueError: nothing fits, which is said with the smallest number of ranks that does; an argument has no such
+            value; a pattern matches no variable. The same on every rank.
+    """
+    init()
+    asked = Asked(batch_size, search, memory, mesh, machine, layout)
+    return strategy_from(*found_for(asked, lambda: look_at(build, input_shape)))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a search is to find, as `search` has it."""
+
+    batch_size: int
+    search: Mode = "dynamic"
+    memory: str | float | None = None
+    mesh: Sequence[int] | None = None
+    machine: str | os.PathLike | Machine | None = None
+    layout: Mapping[str, Sequence[str | None]] | None = None
+
+
+def found_for(asked: Asked, look: Callable[[], Trace]) -> tuple[Strategy, str]:
+    """The plan that rank 0 finds for what it looks at, and the reasons.
+
+    Costs two all-gathers of the plan, and one of a bit where no machine is named.
+
+    Raises:
+        AgreedValueError: there is none, or something asked for has no such value.
+    """
+    job = world.current()
+    if job.size == 1:
+        return Strategy("plan"), "There is one rank: nothing can be divided."
+    if asked.machine is None and not job.all_gather_object(measured_here().is_file(), "kp.search.machine")[0]:
+        keep(measure())
+    text, reasons, complaint = "", "", None
+    if job.rank == 0:
+        try:
+            memory, mesh = request(asked.search, asked.memory, asked.mesh)
+            machine = asked.machine if isinstance(asked.machine, Machine) else machine_of(asked.machine)
+            with as_if_unbuilt():
+                trace = look()
+            fixed = said_layouts(trace, asked.layout or {})
+            found = find(trace, machine, job.size, asked.batch_size, asked.search, memory, mesh, fixed)
+            patterns = entries(found.best.layouts, [parameter.path for parameter in trace.parameters])
+            text, reasons = strategy_text(strategy_of(found, patterns, "plan")), explanation(found, patterns)
+        except ValueError as error:
+            complaint = str(error).removeprefix("keras-par: ")
+    answers = exchange_of_first(job, [text, reasons], complaint)
+    return parse_strategy(answers[0], "the plan", "plan"), answers[1]
+
+
+def exchange_of_first(job: Communicator, value: list[str], complaint: str | None) -> list[str]:
+    """Rank 0's value on all ranks, or its complaint, which all raise.
+
+    Raises:
+        AgreedValueError: rank 0 has a complaint.
+    """
+    value, complaint = job.all_gather_object([value, complaint], "kp.search")[0]
+    if complaint is not None:
+        raise AgreedValueError(f"keras-par: {complaint}")
+    return value
+
+
+def strategy_from(plan: Strategy, reasons: str) -> PlannedDataParallel | PlannedModelParallel:
+    """The plan as an object."""
+    made: PlannedDataParallel | PlannedModelParallel
+    if plan.entries:
+        mesh = keras.distribution.DeviceMesh(tuple(plan.mesh.values()), list(plan.mesh))
+        found = model_parallel(plan, mesh, PlannedModelParallel)
+        assert isinstance(found, PlannedModelParallel)
+        made = found
+    else:
+        made = PlannedDataParallel(**plan.options)
+    made.plan, made.reasons = plan, reasons
+    return made
+
+
+def request(
+    search: str, memory: str | float | None, mesh: Sequence[int] | None
+) -> tuple[float | None, dict[str, int] | None]:
+    """Bytes and mesh as `find` takes them.
+
+    Raises:
+        ValueError: the search is unknown, or one of them cannot be read.
+    """
+    if search not in MODES:
+        raise ValueError(f"keras-par: search={search!r} is unknown, use one of {', '.join(map(repr, MODES))}.")
+    sizes = None if mesh is None else tuple(mesh)
+    if sizes is not None and len(sizes) != 2:
+        raise ValueError(f"keras-par: mesh={sizes!r} has not two sizes: give ranks by rows and by the other axis.")
+    return bytes_of(memory), None if sizes is None else {DATA: sizes[0], MODEL: sizes[1]}
+
+
+def keep(machine: Machine) -> None:
+    """Writes down what was measured, for searches to come."""
+    if world.current().rank == 0:
+        measured_here().parent.mkdir(parents=True, exist_ok=True)
+        measured_here().write_text(machine.text(), encoding="utf-8")
+
+
+def said_layouts(trace: Trace, layout: Mapping[str, Sequence[str | None]]) -> dict[str, Axes]:
+    """The layouts of variables that patterns are for.
+
+    Raises:
+        ValueError: a pattern matches no variable.
+    """
+    paths = [parameter.path for parameter in trace.parameters]
+    for pattern in layout:
+        if not any(matches(pattern, path) for path in paths):
+            alike = ", ".join(f"'{path}'" for path in nearest(pattern, paths))
+            raise ValueError(f"keras-par: pattern '{pattern}' matches no variable; nearest are {alike}: correct it.")
+    return {path: tuple(axes) for pattern, axes in layout.items() for path in paths if matches(pattern, path)}
