@@ -12,6 +12,7 @@ PARTS = {
     "launcher": ("launcher", "what `keras-par run` costs beside mpirun and horovodrun"),
     "input": ("input", "how fast sharded data sets are read"),
     "tensor-parallel": ("tensor_parallel", "what dividing a block over two ranks gains"),
+    "search": ("search", "how well the search tells fast layouts from slow ones"),
     "process-sets": ("process_sets", "what Horovod's dynamic process sets cost"),
 }
 

@@ -45,9 +45,11 @@ class GeneratedImages(tfds.core.GeneratorBasedBuilder):
             yield number, {"image": image.clip(0, 255).astype("uint8"), "label": label}
 
 
-def arguments(description: str, batch_size: int) -> argparse.Namespace:
+def arguments(description: str, batch_size: int, has_auto: bool = False) -> argparse.Namespace:
     """The command line that both examples have; `batch_size` is the default, in rows a rank."""
     parser = argparse.ArgumentParser(description=description)
+    if has_auto:
+        parser.add_argument("--auto", action="store_true", help="let kp.search find the strategy")
     parser.add_argument("--epochs", type=int, default=10, help="(%(default)s)")
     parser.add_argument("--batch-size", type=int, default=batch_size, help="rows a rank (%(default)s)")
     parser.add_argument("--image-size", type=int, default=224, help="edge to which images are resized (%(default)s)")
@@ -79,7 +81,7 @@ def load(args: argparse.Namespace) -> Data:
         print(f"data: {name}, {num_rows} rows in {shards} file shard(s)", flush=True)
     steps = 2 if args.smoke else num_rows // kp.size() // args.batch_size
     test = test.map(lambda image, label: (normalized(image, args.image_size), label), tf.data.AUTOTUNE)
-    test = test.batch(args.batch_size)
+    test = test.batch(local_rows(args))
     return Data(name, augmented(train, args), steps, test.take(2) if args.smoke else test)
 
 
@@ -105,7 +107,8 @@ def augmented(rows: tf.data.Dataset, args: argparse.Namespace) -> tf.data.Datase
     would be cropped and flipped alike.
     """
     rows = rows.shuffle(10_000, seed=1)
-    numbers = tf.data.Dataset.random(seed=1 + kp.rank(), rerandomize_each_iteration=True).batch(2)
+    place = kp.rank() * args.batch_size // local_rows(args)  # ranks that divide a model have the same rows
+    numbers = tf.data.Dataset.random(seed=1 + place, rerandomize_each_iteration=True).batch(2)
 
     def augment(row, seed):
         image, label = row
@@ -115,7 +118,12 @@ def augmented(rows: tf.data.Dataset, args: argparse.Namespace) -> tf.data.Datase
         return normalized(image, args.image_size), label
 
     batches = tf.data.Dataset.zip((rows, numbers)).map(augment, tf.data.AUTOTUNE)
-    return batches.batch(args.batch_size, drop_remainder=True).repeat().prefetch(2)
+    return batches.batch(local_rows(args), drop_remainder=True).repeat().prefetch(2)
+
+
+def local_rows(args: argparse.Namespace) -> int:
+    """Rows of a step on this rank, under the strategy that is set."""
+    return kp.local_batch_size(args.batch_size * kp.size())
 
 
 def normalized(image: tf.Tensor, size: int) -> tf.Tensor:

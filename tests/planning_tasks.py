@@ -146,3 +146,11 @@ def describe() -> dict:
             "count_params": model.count_params(),
             "parameters": parameters,
         }
+
+
+def of_any_length() -> keras.Model:
+    """A model of texts of any length."""
+    x = inputs = layers.Input((None,), dtype="int32")
+    model = keras.Model(inputs, layers.Dense(4, name="head")(layers.Embedding(WORDS, WIDTH, name="table")(x)))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model

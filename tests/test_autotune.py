@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
+from keras_par.catalogue.strategy_file import Strategy, parse_strategy, strategy_text
 from keras_par.plan.buckets import distinct_limits, fill_buckets
 from keras_par.plan.tuning import MARGIN, ROUNDS, STEPS, fastest, num_steps, times
 from tests import autotune_tasks
@@ -57,7 +57,7 @@ def test_sizes_that_group_tensors_alike_are_tried_once():
 
 def test_the_file_is_a_strategy_with_the_same_options():
     options = {"fusion_mb": 4.0, "compression": "fp16", "auto_shard_dataset": False, "reduce_by": None}
-    text = strategy_text('a "name"', "What\nfor.", {**options, "autotune": "x.toml"})
+    text = strategy_text(Strategy('a "name"', "What\nfor.", options={**options, "autotune": "x.toml"}))
     strategy = parse_strategy(text, "x.toml", "x")
     assert strategy.name == 'a "name"' and strategy.description == "What\nfor."
     assert strategy.options == {key: value for key, value in options.items() if value is not None}

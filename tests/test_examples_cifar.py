@@ -82,3 +82,11 @@ def test_the_example_in_one_process_takes_the_same_data(data_dir):
     assert job.status == 0, job.output
     assert len(job.find(r"rank 0 of 1: weights [0-9a-f]{16}")) == 1
     assert len(job.find(r"epoch \d/2 step 2/2: loss .*, 16 rows, ")) == 2, job.output
+
+
+def test_resnet50_finds_its_strategy(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_PAR_CACHE", str(tmp_path / "wheels"))  # beside which the machine's measures are kept
+    job = start("mpirun", 2, "examples/resnet50.py", "--smoke", "--auto", "--data-dir", data_dir)
+    assert "Search 'dynamic'" in job.output and "why not" in job.output
+    assert (tmp_path / "machine.toml").is_file()
+    check(job)

@@ -30,7 +30,7 @@ FLOORS = (
     ("seam.callbacks",),
     ("seam.call", "seam"),
     ("distribution",),
-    ("data", "checkpoint", "schedules", "ops"),
+    ("data", "checkpoint", "schedules", "ops", "searching"),
     ("callbacks", "planning"),
 )
 FLOOR_OF = {each: floor for floor, rooms in enumerate(FLOORS) for each in rooms}

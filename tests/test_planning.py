@@ -129,3 +129,25 @@ def test_the_command_line_does_not_load_tensorflow_before_it_runs():
     script = "import sys, keras_par.planning.command; print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_many_ranks_are_shown_as_a_slice():
+    from keras_par.distribution.describe import ranks_shown
+
+    assert ranks_shown((0, 1)) == "(0, 1)"
+    assert ranks_shown(tuple(range(3, 512, 8))) == "3:515:8"
+    assert ranks_shown(tuple(range(512))) == "0:512"
+    assert ranks_shown((0, 1, 2, 4, 8)) == "(0, 1, 2, 4, 8)"
+
+
+def test_sizes_that_inputs_leave_open_are_given():
+    model = "tests/planning_tasks.py:of_any_length"
+    common = ("data-parallel", model, "--ranks", "2", "--batch-size", "4", "--json")
+    done = run_plan(*common, "--input-shape", "12")
+    assert done.returncode == 0, done.stderr
+    assert [row["shape"] for row in json.loads(done.stdout)["outputs"]["train_step"]][-1][1] == 12
+    for wrong in (("--input-shape", "12x3"), ("--input-shape", "many")):
+        refused = run_plan(*common, *wrong)
+        assert refused.returncode == 2 and refused.stderr.splitlines()[-1].startswith("keras-par: ")
+    unknown = run_plan(model, "--search", "dynamic", "--ranks", "2", "--machine", "gpu-host")
+    assert unknown.returncode == 2 and "--input-shape" in unknown.stderr

@@ -1,0 +1,233 @@
+"""What the ranks of a pool do for the tests of the automatic search; and the models that are searched."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import layers
+
+from tests import random_models
+
+SUMS_OF_GRADIENTS = "kp.gradients"
+NORMS = "kp.norms"
+
+
+def two_layers(width: int = 64, hidden: int = 256) -> keras.Model:
+    """Two products with a ReLU between them."""
+    x = inputs = layers.Input((width,))
+    x = layers.Dense(hidden, "relu", name="up")(x)
+    model = keras.Model(inputs, layers.Dense(width, name="down")(x), name="two_layers")
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    return model
+
+
+def gpt(num_layers: int = 2, width: int = 64, heads: int = 4, length: int = 16, words: int = 128) -> keras.Model:
+    """Blocks of attention and two products."""
+    x = inputs = layers.Input((length,), dtype="int32")
+    x = layers.Embedding(words, width, name="embedding")(x)
+    for number in range(num_layers):
+        inner = layers.LayerNormalization(name=f"norm_{number}a")(x)
+        attention = layers.MultiHeadAttention(heads, width // heads, name=f"attention_{number}")
+        x = x + attention(inner, inner, use_causal_mask=True)
+        inner = layers.LayerNormalization(name=f"norm_{number}b")(x)
+        inner = layers.Dense(4 * width, "gelu", name=f"up_{number}")(inner)
+        x = x + layers.Dense(width, name=f"down_{number}")(inner)
+    x = layers.LayerNormalization(name="norm_f")(x)
+    model = keras.Model(inputs, layers.Dense(words, name="logits")(x), name="gpt")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss)
+    return model
+
+
+def softmax_of_vocabulary() -> keras.Model:
+    """A softmax over a vocabulary, whose loss is made of its logits."""
+    x = inputs = layers.Input((8,))
+    model = keras.Model(inputs, layers.Dense(64, "softmax", name="words")(layers.Dense(16, name="hidden")(x)))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+def recurrent() -> keras.Model:
+    """A loop, which takes its weights whole."""
+    x = inputs = layers.Input((6,), dtype="int32")
+    x = layers.LSTM(16, name="loop")(layers.Embedding(32, 16, name="table")(x))
+    model = keras.Model(inputs, layers.Dense(2, name="head")(x))
+    model.compile("adam", "mse")
+    return model
+
+
+def drawn(kind: str, parts) -> Callable[[], keras.Model]:
+    """A function that builds a model of random parts."""
+
+    def build() -> keras.Model:
+        model = random_models.build(kind, parts)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss)
+        return model
+
+    return build
+
+
+MODELS = {each.__name__: each for each in (two_layers, gpt, softmax_of_vocabulary, recurrent)}
+
+
+def compare_drawn(kind: str, parts, mesh: tuple[int, int], choices) -> dict:
+    """What a step of a model of random parts sends by its plan and by its trace, with random layouts."""
+    layout = random_models.layout_of(random_models.build(kind, parts), mesh, choices)
+    keras.utils.clear_session(free_memory=False)
+    return compare(drawn(kind, parts), layout, mesh)
+
+
+def compare_named(name: str, layout: dict, mesh: tuple[int, int]) -> dict:
+    """The same of a model of the table."""
+    return compare(MODELS[name], layout, mesh)
+
+
+def compare(build: Callable[[], keras.Model], layout: dict, mesh: tuple[int, int], batch_size: int = 8) -> dict:
+    """What a step sends as the search predicts it, and as tracing it on a rank counts it: kinds with bytes."""
+    from keras_par.plan.cost import Setting, predict
+    from keras_par.plan.layout import divided
+    from keras_par.plan.mesh import Mesh
+    from keras_par.searching.known_machines import machine_of
+    from keras_par.searching.look import look_at
+
+    trace = look_at(build)
+    keras.utils.clear_session(free_memory=False)
+    sizes = dict(zip(("batch", "model"), mesh, strict=True))
+    setting = Setting(machine_of("cpu-cluster"), sizes, "batch", batch_size)
+    plan = Mesh(mesh, ("batch", "model"), tuple(range(mesh[0] * mesh[1])))
+    prediction = predict(trace, {path: divided(axes, plan) for path, axes in layout.items()}, setting)
+    calls, held = traced(build, layout, mesh, batch_size)
+    own = [call for call in calls if not call.name.startswith((SUMS_OF_GRADIENTS, NORMS))]
+    gradients = [call for call in calls if call.name.startswith(SUMS_OF_GRADIENTS)]
+    return {
+        "predicted": Counter(f"{kind} {size}" for kind, size, _ in prediction.collectives),
+        "counted": Counter(f"{call.kind} {call.num_bytes}" for call in own),
+        "predicted_gradients": prediction.gradient_bytes,
+        "counted_gradients": sum(call.num_bytes or 0 for call in gradients),
+        "predicted_variables": prediction.parts["variables"],
+        "counted_variables": held,
+        "layers": {f"{call.kind} {call.num_bytes}": call.layer for call in own},
+    }
+
+
+def traced(build, layout: dict, mesh: tuple[int, int], batch_size: int) -> tuple[list, int]:
+    """The collectives of a step as rank 0 of a job that does not exist traces it, and the bytes of its variables."""
+    import keras_par as kp
+    from keras_par.comm import world
+    from keras_par.comm.planned import PlannedCommunicator
+    from keras_par.seam.call.dry_step import trace_training_step
+    from keras_par.seam.models.binding import bind, bound
+
+    before = world.replace(PlannedCommunicator(range(mesh[0] * mesh[1])))
+    try:
+        device_mesh = keras.distribution.DeviceMesh(mesh, ["batch", "model"])
+        layout_map = keras.distribution.LayoutMap(device_mesh)
+        for path, axes in layout.items():
+            layout_map[path] = axes
+        with kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch").scope():
+            model = build()
+            if bound(model) is None:
+                bind(model)
+            trace_training_step(model, batch_size)
+        described = kp.describe(model)
+        return described.collectives["train_step"], described.local_bytes
+    finally:
+        world.replace(before)
+
+
+def search_and_train(name: str, options: dict, machine: str, batch_size: int = 8) -> dict:
+    """Searches, trains two epochs by what was found, and says what that is."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(3)
+    strategy = kp.search(MODELS[name], batch_size, machine=machine_from(machine), **options)
+    with strategy.scope():
+        trained = train(name, batch_size)
+    return {**trained, "plan": strategy.explain(), "layout": {e.pattern: e.axes for e in strategy.plan.entries}}
+
+
+def train(name: str, batch_size: int = 8) -> dict:
+    """Trains two epochs of three steps."""
+    keras.utils.set_random_seed(3)
+    model = MODELS[name]()
+    x, y = data_of(model, 3 * batch_size)
+    model.fit(x, y, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
+    return {"weights": model.get_weights(), "paths": [variable.path for variable in model.weights]}
+
+
+def data_of(model: keras.Model, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random rows that fit a model."""
+    generator = np.random.default_rng(1)
+    shape = (num_rows, *model.input_shape[1:])
+    is_words = "int" in model.inputs[0].dtype
+    x = generator.integers(0, 32, shape) if is_words else generator.normal(size=shape).astype("float32")
+    out = (num_rows, *model.output_shape[1:])
+    if "sparse" in str(getattr(model.loss, "name", model.loss)):
+        return x, generator.integers(0, out[-1], out[:-1])
+    return x, generator.normal(size=out).astype("float32")
+
+
+def refusals() -> dict[str, str]:
+    """What is said of searches that cannot be."""
+    import keras_par as kp
+
+    wrong = {
+        "memory": {"memory": "10KB"},
+        "batch": {"batch_size": 7, "mesh": (2, 1)},
+        "search": {"search": "magic"},
+        "size": {"memory": "much"},
+        "mesh": {"mesh": (2, 1, 1)},
+        "pattern": {"layout": {"upp/kernel": (None, "model")}, "search": "propagation"},
+        "machine": {"machine": "nowhere"},
+    }
+    found = {}
+    for name, options in wrong.items():
+        with contextlib.suppress(AttributeError):
+            try:
+                kp.search(two_layers, **{"batch_size": 8, "machine": "cpu-cluster", **options})
+            except ValueError as error:
+                found[name] = str(error)
+    return found
+
+
+def find_best(name: str, batch_size: int, num_ranks: int, machine: str, mesh=None) -> dict:
+    """The plan for a model on a machine, and what it sends."""
+    from keras_par.searching.find import DATA, MODEL, find
+    from keras_par.searching.look import look_at
+
+    known = machine_from(machine)
+    sizes = None if mesh is None else dict(zip((DATA, MODEL), mesh, strict=True))
+    best = find(look_at(MODELS[name]), known, num_ranks, batch_size, mesh=sizes).best
+    return {"mesh": best.mesh, "layouts": best.layouts, "collectives": best.prediction.collectives}
+
+
+def machine_from(text: str):
+    """The machine that a file of this text describes."""
+    import tempfile
+    from pathlib import Path
+
+    from keras_par.plan.machine import read_machine
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "machine.toml"
+        path.write_text(text)
+        return read_machine(path)
+
+
+def train_inline(name: str, mesh: tuple[int, int], machine: str, batch_size: int = 8) -> dict:
+    """Trains a model that is built as it is under `kp.AutoParallel`."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(3)
+    keras.distribution.set_distribution(kp.AutoParallel(batch_size, mesh=mesh, machine=machine_from(machine)))
+    try:
+        model = MODELS[name]()
+        x, y = data_of(model, 3 * batch_size)
+        model.fit(x, y, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
+        described = kp.describe(model)
+    finally:
+        keras.distribution.set_distribution(None)
+    return {"weights": model.get_weights(), "held": described.local_bytes, "whole": described.num_bytes}

@@ -1,0 +1,298 @@
+"""The automatic search: its costs are what runs, its plans are the best there are, and they train as one process."""
+
+import itertools
+import json
+import math
+import random
+import re
+import subprocess
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
+from keras_par.plan.machine import Link, Machine, read_machine
+from keras_par.searching import dynamic, exact
+from keras_par.searching.find import DATA, MODEL
+from keras_par.searching.known_machines import SHIPPED, machine_of
+from keras_par.searching.patterns import entries
+from keras_par.searching.problem import Problem, Table
+from keras_par.searching.recursive import halvings
+from tests import random_models, search_tasks
+from tests.ranks.pool import REPOSITORY, scripts, together
+
+HEADS = {f"attention_0/{part}/kernel": (None, "model", None) for part in ("query", "key", "value")}
+COLUMNS_AND_ROWS = {"up/kernel": (None, "model"), "up/bias": ("model",), "down/kernel": ("model", None)}
+WORDS = {"embedding/embeddings": ("model", None), "logits/kernel": (None, "model"), "logits/bias": ("model",)}
+LAYOUTS = {
+    "columns and rows": ("two_layers", COLUMNS_AND_ROWS),
+    "rows first": ("two_layers", {"up/kernel": ("model", None), "down/kernel": (None, "model")}),
+    "stored by rows": ("two_layers", {"up/kernel": (None, "batch"), "down/kernel": ("batch", "model")}),
+    "heads": ("gpt", {**HEADS, "attention_0/attention_output/kernel": ("model", None, None)}),
+    "words": ("gpt", WORDS),
+    "columns of a table": ("gpt", {"embedding/embeddings": (None, "model")}),
+    "scale of a norm": ("gpt", {"norm_0a/gamma": ("model",), "norm_1b/beta": ("model",)}),
+    "softmax": ("softmax_of_vocabulary", {"words/kernel": (None, "model"), "hidden/kernel": (None, "model")}),
+    "loop": ("recurrent", {"loop/lstm_cell/kernel": (None, "model"), "table/embeddings": (None, "model")}),
+}
+
+
+@pytest.mark.parametrize("mesh", [(1, 2), (2, 2), (1, 4)])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_planned_to_be_sent_is_what_a_step_sends(name, mesh, ranks):
+    model, layout = LAYOUTS[name]
+    for found in ranks(1).run(search_tasks.compare_named, name=model, layout=layout, mesh=mesh):
+        require_same(found)
+
+
+def require_same(found: dict) -> None:
+    assert found["predicted"] == found["counted"], (
+        found["predicted"] - found["counted"],
+        found["counted"] - found["predicted"],
+        found["layers"],
+    )
+    assert found["predicted_gradients"] == found["counted_gradients"]
+    assert found["predicted_variables"] == found["counted_variables"]
+
+
+@st.composite
+def divided_models(draw):
+    kind = draw(st.sampled_from(list(random_models.NUM_DIMS)))
+    fitting = [name for name, (dims, _) in random_models.PARTS.items() if dims == random_models.NUM_DIMS[kind]]
+    part = st.tuples(st.sampled_from(fitting), st.sampled_from([8, 16]), st.sampled_from(["relu", "tanh", "softmax"]))
+    mesh = draw(st.sampled_from([(1, 2), (2, 2), (1, 4), (2, 1)]))
+    return kind, draw(st.lists(part, min_size=1, max_size=4)), mesh, draw(st.lists(st.integers(0, 30), min_size=3))
+
+
+@given(divided_models())
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+def test_random_models_send_what_is_planned(ranks, drawn):
+    kind, parts, mesh, choices = drawn
+    found = ranks(1).run(search_tasks.compare_drawn, kind=kind, parts=parts, mesh=mesh, choices=choices)
+    assert len(found) == 1
+    require_same(found[0])
+
+
+def draw_problem(seed: int) -> Problem:
+    """Nodes of one to four states, tables of one to three nodes, some of whose cells cannot be."""
+    draw = random.Random(seed)
+    count = draw.randint(3, 14)
+    found = Problem([list(range(draw.randint(1, 4))) for _ in range(count)], [], draw.random(), 10 * draw.random())
+    for node, states in enumerate(found.states):
+        found.tables.append(Table((node,), {(s,): (draw.random(), draw.randint(1, 1000)) for s in range(len(states))}))
+    for _ in range(draw.randint(count - 1, int(1.6 * count))):
+        nodes = tuple(draw.sample(range(count), draw.choice([2, 2, 3])))
+        places = itertools.product(*(range(len(found.states[node])) for node in nodes))
+        cells = {place: (draw.random(), draw.randint(0, 300)) for place in places if draw.random() < 0.97}
+        found.tables.append(Table(nodes, cells))
+    return found
+
+
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_dynamic_finds_what_an_integer_program_finds(first):
+    num_solved = 0
+    for seed in range(first, first + 50):
+        problem = draw_problem(seed)
+        capacity, fastest = math.inf, dynamic.solve(problem)
+        if fastest is not None and seed % 3:
+            capacity = problem.cost(fastest)[1] * random.Random(seed).uniform(0.6, 1)
+        found, best = dynamic.solve(problem, capacity), exact.solve(problem, capacity)
+        assert (found is None) == (best is None), seed
+        if found is not None:
+            assert problem.cost(found)[1] <= capacity
+            assert problem.cost(found)[0] <= problem.cost(best)[0] * (1 + 1e-6), seed
+            num_solved += 1
+    assert num_solved >= 25
+
+
+# Computing takes longer than sending, so that all ranks must have a part of it.
+KNOWN = Machine(
+    name="known",
+    flops=1e9,
+    bytes_per_second=1e10,
+    update_bytes_per_second=1e10,
+    kernel_seconds=1e-9,
+    step_seconds=0.0,
+    memory_gb=64,
+    ranks_per_host=64,
+    links={
+        kind: dict.fromkeys(("job", "host", "network"), Link(1e-5, 1e9, 1e-6))
+        for kind in ("all_reduce", "all_gather", "reduce_scatter")
+    },
+)
+
+
+@pytest.mark.parametrize("rows", [8, 4096])
+def test_two_layers_are_divided_as_the_closed_form_says(rows, ranks):
+    """By columns and rows it sends rows x width once, by rows of the batch both kernels: the smaller one is best."""
+    [found] = ranks(1).run(
+        search_tasks.find_best, name="two_layers", batch_size=rows, num_ranks=4, machine=KNOWN.text()
+    )
+    if rows == 8:
+        assert found["mesh"] == {DATA: 1, MODEL: 4}
+        assert found["layouts"]["up/kernel"] == (None, MODEL) and found["layouts"]["down/kernel"] == (MODEL, None)
+        # Forward one sum of rows x width; none backward, because no gradient is wanted of the data.
+        assert found["collectives"] == [("all_reduce", rows * 64 * 4, "down")]
+    else:
+        assert found["mesh"] == {DATA: 4, MODEL: 1}
+        assert MODEL not in {axis for axes in found["layouts"].values() for axis in axes}
+
+
+def test_a_gpt_is_divided_as_megatron_divides_it(ranks):
+    [found] = ranks(1).run(
+        search_tasks.find_best, name="gpt", batch_size=8, num_ranks=2, mesh=(1, 2), machine=KNOWN.text()
+    )
+    layouts = found["layouts"]
+    for number in range(2):
+        for part in ("query", "key", "value"):
+            assert layouts[f"attention_{number}/{part}/kernel"] == (None, MODEL, None)
+        assert layouts[f"attention_{number}/attention_output/kernel"] == (MODEL, None, None)
+        assert layouts[f"up_{number}/kernel"] == (None, MODEL)
+        assert layouts[f"down_{number}/kernel"] == (MODEL, None)
+    blocks = [call for call in found["collectives"] if not call[2].startswith(("logits", "embedding", "compile_loss"))]
+    assert len(blocks) == 2 * 4 and {size for _, size, _ in blocks} == {
+        8 * 16 * 64 * 4
+    }  # Shoeybi et al.: 2 + 2 a layer
+
+
+@pytest.mark.parametrize("search", ["dynamic", "recursive", "exact", "propagation"])
+@pytest.mark.parametrize("name", ["two_layers", "gpt"])
+def test_what_is_found_trains_as_one_process(name, search, ranks, plain, exactness):
+    layout = {"two_layers": {"up/kernel": (None, "model")}, "gpt": {"up_.*/kernel": (None, "model")}}[name]
+    options = {"search": search, "mesh": (1, 2), **({"layout": layout} if search == "propagation" else {})}
+    results, [alone] = together(
+        ranks(2).begin(search_tasks.search_and_train, name=name, options=options, machine=KNOWN.text()),
+        plain.begin(search_tasks.train, name=name),
+    )
+    assert len(results) == 2
+    for result in results:
+        assert result["paths"] == alone["paths"]
+        assert result["plan"] == results[0]["plan"] and result["layout"] == results[0]["layout"] != {}
+        distance = max(
+            np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3)
+            for ours, theirs in zip(result["weights"], alone["weights"], strict=True)
+        )
+        exactness(distance, 1e-5)
+
+
+def test_a_model_as_it_is_is_divided_at_its_first_fit(ranks, plain, exactness):
+    results, [alone] = together(
+        ranks(2).begin(search_tasks.train_inline, name="gpt", mesh=(1, 2), machine=KNOWN.text()),
+        plain.begin(search_tasks.train, name="gpt"),
+    )
+    assert len(results) == 2
+    for result in results:
+        assert result["held"] < 0.7 * result["whole"]
+        for ours, theirs in zip(result["weights"], alone["weights"], strict=True):
+            exactness(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3), 1e-5)
+
+
+def test_what_cannot_be_is_one_sentence_on_every_rank(ranks):
+    said = ranks(2).run(search_tasks.refusals)
+    assert len(said) == 2 and said[0] == said[1]
+    assert said[0] == {
+        "memory": "keras-par: the model does not fit into 10 KB on each of 2 ranks: start 64.",
+        "batch": "keras-par: a batch of 7 rows cannot be cut for 2 ranks: give another.",
+        "search": "keras-par: search='magic' is unknown, use one of 'dynamic', 'recursive', 'propagation', 'exact'.",
+        "size": "keras-par: memory='much' is no size: write it as '8GB'.",
+        "mesh": "keras-par: mesh=(2, 1, 1) has not two sizes: give ranks by rows and by the other axis.",
+        "pattern": "keras-par: pattern 'upp/kernel' matches no variable; nearest are 'up/kernel', 'down/kernel', "
+        "'up/bias': correct it.",
+        "machine": "keras-par: there is no machine 'nowhere': give a file, or one of cpu-cluster, gpu-host.",
+    }
+
+
+def run_plan(*arguments: str) -> subprocess.CompletedProcess:
+    command = [str(scripts() / "keras-par"), "plan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+
+
+def test_the_command_writes_a_file_that_the_plan_takes(tmp_path):
+    path, machine = tmp_path / "found.toml", tmp_path / "machine.toml"
+    machine.write_text(KNOWN.text())
+    model = "tests/search_tasks.py:gpt"
+    searched = ("--search", "dynamic", "--ranks", "8", "--batch-size", "16", "--mesh", "2x4", "--machine", str(machine))
+    done = run_plan(model, *searched, "--write", str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    strategy = parse_strategy(path.read_text(), "found.toml", "found")
+    assert strategy.mesh == {"batch": 2, "model": 4} == found["best"]["mesh"]
+    assert {entry.pattern: list(entry.axes) for entry in strategy.entries} == found["layout"]
+    planned = run_plan(str(path), model, "--ranks", "8", "--batch-size", "16", "--json")
+    assert planned.returncode == 0, planned.stderr
+    variables = {row["path"]: row["axes"] for row in json.loads(planned.stdout)["variables"]}
+    assert variables["up_1/kernel"] == found["layout"][r"up_\d+/kernel"] and variables["up_1/kernel"][1] == "model"
+    assert json.loads(planned.stdout)["local_bytes"] == found["best"]["variables"]
+    told = run_plan(model, *searched)
+    assert "why not" in told.stdout and "data parallel" in told.stdout and "attention_1" in told.stdout
+
+
+def test_what_the_command_cannot_do_is_one_sentence():
+    done = run_plan(
+        "tests/search_tasks.py:gpt", "--search", "dynamic", "--ranks", "2", "--memory", "1MB", "--machine", "gpu-host"
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(r"keras-par: the model does not fit .* ranks: start 8\.", done.stderr.splitlines()[-1])
+
+
+PATHS = [f"block_{i}/{name}" for i in range(4) for name in ("a", "b_2", "c")]
+
+
+@given(st.dictionaries(st.sampled_from(PATHS), st.booleans()))
+def test_patterns_give_each_variable_its_own_layout(divided):
+    layouts = {path: (None, "model") if by_columns else ("model", None) for path, by_columns in divided.items()}
+    found = entries(layouts, PATHS)
+    for path in PATHS:
+        fitting = [entry.axes for entry in found if re.fullmatch(entry.pattern, path)]
+        assert fitting == ([layouts[path]] if path in layouts else [])
+
+
+def test_halving_comes_to_the_mesh_that_costs_least():
+    tried = []
+
+    def cost(by_rows: int, by_model: int) -> float:
+        tried.append((by_rows, by_model))
+        return abs(math.log2(by_rows / 4)) + abs(math.log2(by_model / 16))
+
+    assert (4, 16) in halvings(64, cost)
+    assert len(tried) == 2 * 6
+
+
+def test_machines_are_read_as_they_are_written(tmp_path):
+    path = tmp_path / "machine.toml"
+    path.write_text(KNOWN.text())
+    assert read_machine(path) == KNOWN
+    for shipped in SHIPPED.glob("*.toml"):
+        assert machine_of(shipped.stem).name == shipped.stem
+        assert "data sheets" in shipped.read_text()
+    content = tomllib.loads(KNOWN.text())
+    del content["flops"]
+    path.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in content.items() if key != "links"))
+    with pytest.raises(ValueError, match="lacks 'flops'"):
+        read_machine(path)
+
+
+def test_a_strategy_file_is_read_as_it_is_written():
+    for file in sorted((REPOSITORY / "strategies").glob("*.toml")):
+        strategy = parse_strategy(file.read_text(), file.name, file.stem)
+        assert parse_strategy(strategy_text(strategy), file.name, file.stem) == strategy
+
+
+def test_calibrate_measures_what_costs_are_made_of(tmp_path):
+    path = tmp_path / "machine.toml"
+    command = [str(scripts() / "keras-par"), "calibrate", "-np", "2", "--write", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = read_machine(path)
+    assert path.read_text() in done.stdout
+    assert found.ranks_per_host == 2 and 0 < found.memory_gb < 1e4
+    assert 1e8 < found.flops < 1e13 and 1e8 < found.bytes_per_second < 1e12
+    assert 1e-8 < found.kernel_seconds < 1e-3 and 1e-5 < found.step_seconds < 1
+    assert set(found.links) == {"all_reduce", "all_gather", "reduce_scatter"}
+    for kind, links in found.links.items():
+        assert all(1e-7 <= link.seconds < 0.1 and 1e6 < link.bytes_per_second < 1e12 for link in links.values()), kind
+        small, large = (found.send_seconds(kind, size, 2, "host") for size in (1 << 10, 1 << 24))
+        assert small < large
