@@ -204,6 +204,22 @@ def find_best(name: str, batch_size: int, num_ranks: int, machine: str, mesh=Non
     return {"mesh": best.mesh, "layouts": best.layouts, "collectives": best.prediction.collectives}
 
 
+def search_drawn(kind: str, parts, num_ranks: int, batch_size: int, memory: float, search: str, machine: str) -> dict:
+    """What is found for a model of random parts in so much memory, or the sentence that nothing is."""
+    from keras_par.searching.find import find
+    from keras_par.searching.look import look_at
+
+    trace = look_at(drawn(kind, parts))
+    keras.utils.clear_session(free_memory=False)
+    try:
+        found = find(trace, machine_from(machine), num_ranks, batch_size, search, memory)
+    except ValueError as error:
+        return {"said": str(error)}
+    mesh, prediction = found.best.mesh, found.best.prediction
+    others = [each.prediction.seconds for each in found.others]
+    return {"mesh": mesh, "bytes": prediction.num_bytes, "seconds": prediction.seconds, "others": others}
+
+
 def machine_from(text: str):
     """The machine that a file of this text describes."""
     import tempfile

@@ -76,6 +76,38 @@ def test_random_models_send_what_is_planned(ranks, drawn):
     require_same(found[0])
 
 
+@given(
+    divided_models(),
+    st.integers(1, 24),
+    st.sampled_from([1, 8, 12, 64]),
+    st.floats(3, 9),
+    st.sampled_from(["dynamic", "recursive", "exact"]),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+def test_any_model_memory_and_mesh_ends_in_a_plan_or_a_sentence(ranks, drawn, num_ranks, rows, digits, search):
+    kind, parts, _, _ = drawn
+    memory = 10**digits
+    options = {"num_ranks": num_ranks, "batch_size": rows, "memory": memory, "search": search, "machine": KNOWN.text()}
+    [found] = ranks(1).run(search_tasks.search_drawn, kind=kind, parts=parts, **options)
+    if "said" in found:
+        assert re.fullmatch(r"keras-par: [^\n]+: (start \d+|give another|give more memory)\.", found["said"])
+    else:
+        assert found["bytes"] <= memory and math.prod(found["mesh"].values()) == num_ranks
+        assert all(found["seconds"] <= seconds for seconds in found["others"])
+
+
+@given(divided_models(), st.sampled_from([2, 4, 6, 16]), st.sampled_from([16, 256, 4096]))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+def test_recursive_is_near_the_best(ranks, drawn, num_ranks, rows):
+    kind, parts, _, _ = drawn
+    options = {"num_ranks": num_ranks, "batch_size": num_ranks * rows, "memory": 1e12, "machine": KNOWN.text()}
+    [best], [quick] = (
+        ranks(1).run(search_tasks.search_drawn, kind=kind, parts=parts, search=search, **options)
+        for search in ("dynamic", "recursive")
+    )
+    assert best["seconds"] * (1 - 1e-9) <= quick["seconds"] <= 1.15 * best["seconds"]
+
+
 def draw_problem(seed: int) -> Problem:
     """Nodes of one to four states, tables of one to three nodes, some of whose cells cannot be."""
     draw = random.Random(seed)
