@@ -1,6 +1,5 @@
 """What the ranks of a pool do for the tests of the automatic search; and the models that are searched."""
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable
 
@@ -181,26 +180,29 @@ def refusals() -> dict[str, str]:
         "size": {"memory": "much"},
         "mesh": {"mesh": (2, 1, 1)},
         "pattern": {"layout": {"upp/kernel": (None, "model")}, "search": "propagation"},
+        "axis": {"layout": {"up/kernel": (None, "modell")}},
+        "dims": {"layout": {"up/kernel": ("model",)}},
         "machine": {"machine": "nowhere"},
     }
     found = {}
     for name, options in wrong.items():
-        with contextlib.suppress(AttributeError):
-            try:
-                kp.search(two_layers, **{"batch_size": 8, "machine": "cpu-cluster", **options})
-            except ValueError as error:
-                found[name] = str(error)
+        try:
+            kp.search(two_layers, **{"batch_size": 8, "machine": "cpu-cluster", **options})
+        except ValueError as error:
+            found[name] = str(error)
     return found
 
 
-def find_best(name: str, batch_size: int, num_ranks: int, machine: str, mesh=None) -> dict:
+def find_best(
+    name: str, batch_size: int, num_ranks: int, machine: str, mesh=None, search: str = "dynamic", fixed=None
+) -> dict:
     """The plan for a model on a machine, and what it sends."""
     from keras_par.searching.find import DATA, MODEL, find
     from keras_par.searching.look import look_at
 
     known = machine_from(machine)
     sizes = None if mesh is None else dict(zip((DATA, MODEL), mesh, strict=True))
-    best = find(look_at(MODELS[name]), known, num_ranks, batch_size, mesh=sizes).best
+    best = find(look_at(MODELS[name]), known, num_ranks, batch_size, search, None, sizes, fixed).best
     return {"mesh": best.mesh, "layouts": best.layouts, "collectives": best.prediction.collectives}
 
 
@@ -247,3 +249,75 @@ def train_inline(name: str, mesh: tuple[int, int], machine: str, batch_size: int
     finally:
         keras.distribution.set_distribution(None)
     return {"weights": model.get_weights(), "held": described.local_bytes, "whole": described.num_bytes}
+
+
+def search_unmeasured(folder: str) -> dict:
+    """Searches where no machine was measured before, and trains a model whose layers have no names."""
+    import os
+
+    import keras_par as kp
+
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(3)
+    before = os.environ.get("KERAS_PAR_CACHE")
+    os.environ["KERAS_PAR_CACHE"] = folder
+    try:
+        strategy = kp.search(unnamed, 8, mesh=(1, 2))
+    finally:
+        if before is None:
+            del os.environ["KERAS_PAR_CACHE"]
+        else:
+            os.environ["KERAS_PAR_CACHE"] = before
+    with strategy.scope():
+        return fit_unnamed()
+
+
+def train_unnamed() -> dict:
+    """The same in one process."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(3)
+    return fit_unnamed()
+
+
+def unnamed() -> keras.Model:
+    """Two products that Keras names."""
+    model = keras.Sequential([layers.Input((16,)), layers.Dense(32, "relu"), layers.Dense(8)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def fit_unnamed() -> dict:
+    model = unnamed()
+    x, y = data_of(model, 24)
+    model.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+    return {"weights": model.get_weights(), "paths": [variable.path for variable in model.weights]}
+
+
+def train_two_inline(machine: str) -> dict:
+    """Under one `kp.AutoParallel` a model that is divided, and one whose optimizer has state."""
+    import logging
+
+    import keras_par as kp
+    from keras_par.sharding.views import sharded
+
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    logging.getLogger("keras_par").addHandler(handler)
+    keras.utils.set_random_seed(3)
+    keras.distribution.set_distribution(kp.AutoParallel(8, mesh=(1, 2), machine=machine_from(machine)))
+    try:
+        first, second = two_layers(), recurrent()
+        second.optimizer.build(second.trainable_variables)
+        for model in (first, second):
+            x, y = data_of(model, 16)
+            model.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+    finally:
+        keras.distribution.set_distribution(None)
+        logging.getLogger("keras_par").removeHandler(handler)
+    return {
+        "rank": kp.rank(),
+        "divided": bool(sharded(first.variables)),
+        "whole": not sharded(second.variables),
+        "told": any("stays whole" in text for text in told),
+    }

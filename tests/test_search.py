@@ -228,13 +228,45 @@ def test_what_cannot_be_is_one_sentence_on_every_rank(ranks):
     assert said[0] == {
         "memory": "keras-par: the model does not fit into 10 KB on each of 2 ranks: start 64.",
         "batch": "keras-par: a batch of 7 rows cannot be cut for 2 ranks: give another.",
-        "search": "keras-par: search='magic' is unknown, use one of 'dynamic', 'recursive', 'propagation', 'exact'.",
+        "search": "keras-par: search='magic' is unknown, use 'dynamic', 'recursive', 'propagation' or 'exact'.",
         "size": "keras-par: memory='much' is no size: write it as '8GB'.",
         "mesh": "keras-par: mesh=(2, 1, 1) has not two sizes: give ranks by rows and by the other axis.",
         "pattern": "keras-par: pattern 'upp/kernel' matches no variable; nearest are 'up/kernel', 'down/kernel', "
         "'up/bias': correct it.",
+        "axis": "keras-par: pattern 'up/kernel' has the axis 'modell': name it 'batch' or 'model'.",
+        "dims": "keras-par: variable 'up/kernel' cannot lie so: the layout ('model',) has 1 dim(s) and the shape "
+        "(64, 256) has 2: change its layout.",
         "machine": "keras-par: there is no machine 'nowhere': give a file, or one of cpu-cluster, gpu-host.",
     }
+
+
+def test_what_is_said_of_one_layer_is_not_said_of_those_like_it(ranks):
+    said = {"up_1/kernel": (MODEL, None), "down_0/kernel": ()}
+    options = {"batch_size": 8, "num_ranks": 2, "mesh": (1, 2), "machine": KNOWN.text(), "fixed": said}
+    for search in ("dynamic", "propagation"):
+        [found] = ranks(1).run(search_tasks.find_best, name="gpt", search=search, **options)
+        assert found["layouts"]["up_1/kernel"] == (MODEL, None) and "down_0/kernel" not in found["layouts"]
+        assert found["layouts"].get("up_0/kernel") != (MODEL, None)
+
+
+def test_the_first_search_on_a_machine_leaves_names_and_weights_as_they_would_be(ranks, plain, tmp_path, exactness):
+    """It measures the machine before, which builds models of its own."""
+    results, [alone] = together(
+        ranks(2).begin(search_tasks.search_unmeasured, folder=str(tmp_path / "wheels")),
+        plain.begin(search_tasks.train_unnamed),
+    )
+    assert len(results) == 2 and (tmp_path / "machine.toml").is_file()
+    for result in results:
+        assert result["paths"] == alone["paths"]
+        for ours, theirs in zip(result["weights"], alone["weights"], strict=True):
+            exactness(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3), 1e-5)
+
+
+def test_a_model_with_state_stays_whole_beside_one_that_is_divided(ranks):
+    results = ranks(2).run(search_tasks.train_two_inline, machine=KNOWN.text())
+    assert len(results) == 2
+    for result in results:
+        assert result["divided"] and result["whole"] and result["told"] == (result["rank"] == 0)
 
 
 def run_plan(*arguments: str) -> subprocess.CompletedProcess:
@@ -282,6 +314,16 @@ def test_patterns_give_each_variable_its_own_layout(divided):
         assert fitting == ([layouts[path]] if path in layouts else [])
 
 
+@pytest.mark.parametrize(
+    "options", [("gpt2", "--memory", "8GB"), ("gpt2", "--write", "x.toml"), ("--search", "dynamic", "--html", "x.html")]
+)
+def test_the_command_refuses_what_it_would_ignore(options):
+    model = "tests/search_tasks.py:two_layers"
+    strategy = options[:1] if options[0] == "gpt2" else ()
+    done = run_plan(*strategy, model, *options[len(strategy) :], "--ranks", "2")
+    assert done.returncode == 2 and re.match(r"keras-par: --(memory|write|html) ", done.stderr.splitlines()[-1])
+
+
 def test_halving_comes_to_the_mesh_that_costs_least():
     tried = []
 
@@ -304,6 +346,13 @@ def test_machines_are_read_as_they_are_written(tmp_path):
     del content["flops"]
     path.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in content.items() if key != "links"))
     with pytest.raises(ValueError, match="lacks 'flops'"):
+        read_machine(path)
+    for wrong in ("flops = -1.0", 'flops = "fast"', "flops = true"):
+        path.write_text(KNOWN.text().replace("flops = 1e+09", wrong))
+        with pytest.raises(ValueError, match="says flops = "):
+            read_machine(path)
+    path.write_text(KNOWN.text().replace("bytes_per_second = 1e+09", "bytes_per_second = 0"))
+    with pytest.raises(ValueError, match=r"above 0 of \[links\.all_reduce"):
         read_machine(path)
 
 

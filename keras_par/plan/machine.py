@@ -128,22 +128,29 @@ def read_machine(path: Path) -> Machine:
     if wrong is not None:
         what = "lacks" if wrong in names else "has an unknown key,"
         raise ValueError(f"keras-par: {path} {what} '{wrong}': write it by 'keras-par calibrate'.")
+    for name in (names - {"name"}) & set(content):
+        if not can_be(name, content[name]):
+            raise ValueError(f"keras-par: {path} says {name} = {content[name]!r}: give a number above 0.")
     return Machine(**content, links={kind: links_of(path, kind, links) for kind in get_args(Collective)})
+
+
+def can_be(name: str, value: Any) -> bool:
+    """True if a number of a machine can have this value; times may be 0."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and (value > 0 or (value == 0 and (name == "overlap" or name.endswith("seconds"))))
 
 
 def links_of(path: Path, kind: str, links: Mapping[str, Any]) -> dict[str, Link]:
     """Those of a collective; what a file does not say of a job's ranks holds for a host's."""
     said = links.get(kind, {})
     try:
-        found = {reach: Link(**said[reach]) for reach in ("host", "network") if reach in said}
+        found = {reach: Link(**said[reach]) for reach in get_args(Reach) if reach in said}
+        if not all(can_be(name, value) for link in found.values() for name, value in asdict(link).items()):
+            raise TypeError
         host = found.get("host") or found["network"]
-        return {
-            "job": Link(**said["job"]) if "job" in said else host,
-            "host": host,
-            "network": found.get("network", host),
-        }
+        return {"job": found.get("job", host), "host": host, "network": found.get("network", host)}
     except (KeyError, TypeError):
         raise ValueError(
-            f"keras-par: {path} does not say seconds, aside_seconds and bytes_per_second of [links.{kind}]: write it "
-            "by 'keras-par calibrate'."
+            f"keras-par: {path} does not say seconds, aside_seconds and bytes_per_second above 0 of [links.{kind}]: "
+            "write it by 'keras-par calibrate'."
         ) from None

@@ -8,6 +8,7 @@ Reduction = Literal["mean", "sum"]
 Compression: TypeAlias = Literal["fp16", "bf16"] | None
 Remainder = Literal["exact", "wrap", "drop"]
 ReduceBy = Literal["auto", "horovod", "shared_memory"]
+Search = Literal["dynamic", "recursive", "propagation", "exact"]
 
 
 @dataclass(frozen=True)

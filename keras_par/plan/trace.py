@@ -24,7 +24,6 @@ class Tensor:
         shape: whole, with TRACED_ROWS rows.
         dtype: its name.
         item_bytes: of an element.
-        is_open: False if every rank has it alike, however the variables are divided.
         has_gradient: True if a gradient is wanted of it.
         path: a variable's, else "".
         is_weight: True if it is made of variables alone, so that no row's way through the model waits for it.
@@ -33,7 +32,6 @@ class Tensor:
     shape: Shape
     dtype: str
     item_bytes: int
-    is_open: bool
     has_gradient: bool
     path: str = ""
     is_weight: bool = False

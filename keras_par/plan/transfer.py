@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_par.plan.case import Case, Outcome
 from keras_par.plan.division import divide, sums
+from keras_par.plan.indexing import indexed
 from keras_par.plan.layout import Axes
 from keras_par.plan.reshaping import reshaped
 from keras_par.plan.trace import ASSIGN, LOGITS, Operation, Shape, Tensor, TensorArgument
@@ -37,9 +38,7 @@ def by_names(case: Case) -> Outcome:
     assert named is not None
     numbers = [number for number in operation.operands if number >= 0]
     labels = [names for names, number in zip(named.operands, operation.operands, strict=True) if number >= 0]
-    layouts = [case.axes(number) for number in numbers]
-    labels = [names if names else () for names in labels]
-    layouts = [axes if names else () for axes, names in zip(layouts, labels, strict=True)]
+    layouts = [case.axes(number) if names else () for number, names in zip(numbers, labels, strict=True)]
     division = divide(layouts, labels, named.result, named.undivided)
     for number, names, moves, axes in zip(numbers, labels, division.operands, layouts, strict=True):
         if names or case.tensors[number].shape == ():
@@ -75,26 +74,9 @@ def reshape(case: Case) -> Outcome:
 
 
 def getitem(case: Case) -> Outcome:
-    """Dims that are taken whole stay divided; else the tensor is whole."""
-    number, index = case.operation.operands[0], case.operation.arguments["index"]
-    axes, entries = case.axes(number), index if isinstance(index, tuple) else (index,)
-    if not all(entry is None or entry is Ellipsis or isinstance(entry, (int, slice)) for entry in entries):
-        return made_whole(case)
-    missing = len(axes) - sum(entry is not None and entry is not Ellipsis for entry in entries)
-    place = entries.index(Ellipsis) if Ellipsis in entries else len(entries)
-    entries = (*entries[:place], *[slice(None)] * missing, *entries[place + 1 :])
-    left: list[str | None] = []
-    remaining = iter(axes)
-    for entry in entries:
-        if entry is None:
-            left.append(None)
-            continue
-        axis = next(remaining)
-        if axis is not None and entry != slice(None):
-            return made_whole(case)
-        if not isinstance(entry, int):
-            left.append(axis)
-    return case.outcome(tuple(left))
+    """See `plan.indexing`."""
+    found = indexed(case.axes(case.operation.operands[0]), case.operation.arguments["index"])
+    return made_whole(case) if found is None else case.outcome(found)
 
 
 def split(case: Case) -> Outcome:

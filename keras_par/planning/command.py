@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from keras_par.base.backend import require_tensorflow
+from keras_par.plan.options import Search, values_of
 
 DESCRIPTION = """Shows what a rank would hold and send: the layout of each variable, the layouts of the layers' outputs
 that follow from them, bytes, and the collectives of a training step. One process traces the step as a rank would; no
@@ -38,8 +39,8 @@ def add_parser(commands) -> None:
 def add_search(searching: argparse._ArgumentGroup) -> None:
     searching.add_argument(
         "--search",
-        choices=("dynamic", "recursive", "propagation", "exact"),
-        help="find the fastest layouts; 'propagation' goes on from STRATEGY's",
+        choices=values_of(Search),
+        help="find the fastest layouts; those of STRATEGY stay, from which 'propagation' goes on",
     )
     searching.add_argument("--memory", metavar="SIZE", help="of a rank, as 8GB; default: the machine's")
     searching.add_argument(
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         require_tensorflow()
         mesh = numbers("mesh", arguments.mesh) or None
         sizes = numbers("input-shape", arguments.input_shape)
+        require_together(arguments)
         if arguments.search is not None:
             from keras_par.planning.found import search
 
@@ -82,6 +84,20 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"keras-par: wrote {arguments.html}", file=sys.stderr)
     print(json.dumps(found.as_json(), indent=1) if arguments.json else found)
     return 0
+
+
+def require_together(arguments: argparse.Namespace) -> None:
+    """Refuses options that would do nothing.
+
+    Raises:
+        ValueError: one is for a search and there is none, or the other way round.
+    """
+    options = ("memory", "machine", "write") if arguments.search is None else ("html", "rank")
+    idle = next((option for option in options if getattr(arguments, option)), None)
+    if idle is not None and arguments.search is None:
+        raise ValueError(f"keras-par: --{idle} is for a search: add --search dynamic, or leave it out.")
+    if idle is not None:
+        raise ValueError(f"keras-par: --{idle} shows one strategy: --write what is found, and plan that.")
 
 
 def numbers(option: str, text: str | None) -> tuple[int, ...]:

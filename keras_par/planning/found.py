@@ -9,12 +9,9 @@ from keras_par.catalogue.strategy_file import read_strategy, strategy_text
 from keras_par.distribution.load_strategy import find as find_file
 from keras_par.planning.model_file import build_from
 from keras_par.seam.install import install
-from keras_par.searching.explain import as_json, explanation, strategy_of
-from keras_par.searching.find import find
-from keras_par.searching.known_machines import machine_of
+from keras_par.searching.explain import as_json, explanation
 from keras_par.searching.look import look_at
-from keras_par.searching.patterns import entries
-from keras_par.searching.search import request, said_layouts
+from keras_par.searching.search import Asked, found_by
 
 
 def search(arguments: argparse.Namespace, mesh: tuple[int, ...] | None, sizes: tuple[int, ...]) -> int:
@@ -24,21 +21,16 @@ def search(arguments: argparse.Namespace, mesh: tuple[int, ...] | None, sizes: t
         ValueError: nothing fits, or an argument has no such value.
     """
     install()
-    memory, asked = request(arguments.search, arguments.memory, mesh)
-    machine = machine_of(arguments.machine)
-    trace = look_at(lambda: build_from(arguments.model), sizes)
-    said = (
-        {}
-        if arguments.strategy is None
-        else {entry.pattern: entry.axes for entry in read_strategy(find_file(arguments.strategy)).entries}
-    )
-    fixed = said_layouts(trace, said)
-    found = find(trace, machine, arguments.ranks, arguments.batch_size, arguments.search, memory, asked, fixed)
-    patterns = entries(found.best.layouts, [parameter.path for parameter in trace.parameters])
+    said = {}
+    if arguments.strategy is not None:
+        said = {entry.pattern: entry.axes for entry in read_strategy(find_file(arguments.strategy)).entries}
+    asked = Asked(arguments.batch_size, arguments.search, arguments.memory, mesh, arguments.machine, said)
     name = arguments.write.stem if arguments.write else Path(arguments.model.partition(":")[0]).stem
-    strategy = strategy_of(found, patterns, name)
+    found, strategy = found_by(
+        asked, lambda: look_at(lambda: build_from(arguments.model), sizes), arguments.ranks, name
+    )
     if arguments.write:
         arguments.write.write_text(strategy_text(strategy), encoding="utf-8")
         print(f"keras-par: wrote {arguments.write}", file=sys.stderr)
-    print(json.dumps(as_json(found, strategy), indent=1) if arguments.json else explanation(found, patterns))
+    print(json.dumps(as_json(found, strategy), indent=1) if arguments.json else explanation(found, strategy.entries))
     return 0

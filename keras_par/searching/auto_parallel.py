@@ -14,9 +14,10 @@ from keras_par.comm import world
 from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
 from keras_par.plan.machine import Machine
+from keras_par.plan.options import Search
 from keras_par.seam.models.binding import Binding
 from keras_par.seam.models.propagate import divide_by
-from keras_par.searching.find import DATA, MODEL, Mode
+from keras_par.searching.find import DATA, MODEL
 from keras_par.searching.look import look_at_built
 from keras_par.searching.search import Asked, Plan, found_for
 from keras_par.sharding.views import sharded
@@ -56,7 +57,7 @@ class AutoParallel(Plan, ModelParallel):
         self,
         batch_size: int,
         *,
-        search: Mode = "dynamic",
+        search: Search = "dynamic",
         memory: str | float | None = None,
         mesh: Sequence[int] | None = None,
         machine: str | os.PathLike | Machine | None = None,
@@ -79,12 +80,13 @@ class AutoParallel(Plan, ModelParallel):
         if optimizer is None or optimizer.built:
             if optimizer is not None and world.current().rank == 0:
                 logger.warning("keras-par: '%s' stays whole, because its optimizer has state already", model.name)
-        else:
-            self.plan, self.reasons = found_for(self._asked, lambda: look_at_built(model, self._sizes))
-        sizes = tuple(self.plan.mesh.values()) or self._asked.mesh or (world.current().size, 1)
+            self._asked = replace(self._asked, mesh=self._asked.mesh or (world.current().size, 1))
+            return
+        self.plan, self.reasons = found_for(self._asked, lambda: look_at_built(model, self._sizes))
+        sizes = tuple(self.plan.mesh.values()) or (world.current().size, 1)
         self._asked = replace(self._asked, mesh=sizes)
         if self.plan.entries:
-            self._divide(model, binding, tuple(sizes))
+            self._divide(model, binding, sizes)
 
     def _divide(self, model: keras.Model, binding: Binding, sizes: tuple[int, ...]) -> None:
         """Divides a model's variables as the plan has it."""

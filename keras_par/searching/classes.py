@@ -1,7 +1,7 @@
 """Finds what repeats in a trace: operations and tensors of layers that are alike are decided together."""
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from keras_par.plan.trace import Operation, Trace
 
@@ -19,18 +19,26 @@ def numbered(keys: Sequence[Hashable]) -> list[int]:
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
-def tensor_classes(trace: Trace) -> list[int]:
+def tensor_classes(trace: Trace, fixed: Mapping[str, Hashable]) -> list[int]:
     """For each tensor the number of its class.
 
-    Variables are of one class if their paths, numbers aside, and shapes are the same. Others are, if the operations
-    that make them are alike, and those that surround these.
+    Variables are of one class if their paths, numbers aside, and shapes are the same, and what is said of them. Others
+    are, if the operations that make them are alike, and those that surround these.
+
+    Args:
+        trace: of a model.
+        fixed: what is said of variables, by path.
     """
+
+    def variable(path: str) -> Hashable:
+        return without_numbers(path), fixed.get(path)
+
     made_by = {number: place for place, operation in enumerate(trace.operations) for number in operation.results}
-    colors = operation_classes(trace, made_by)
+    colors = operation_classes(trace, made_by, variable)
     keys: list[Hashable] = []
     for number, tensor in enumerate(trace.tensors):
         if tensor.path:
-            keys.append((without_numbers(tensor.path), tensor.shape))
+            keys.append((variable(tensor.path), tensor.shape))
         elif number in made_by:
             place = made_by[number]
             keys.append((colors[place], trace.operations[place].results.index(number)))
@@ -39,13 +47,19 @@ def tensor_classes(trace: Trace) -> list[int]:
     return numbered(keys)
 
 
-def operation_classes(trace: Trace, made_by: dict[int, int]) -> list[int]:
-    """For each operation the number of its class, by refinement (Weisfeiler and Leman, 1968)."""
+def operation_classes(trace: Trace, made_by: Mapping[int, int], variable: Callable[[str], Hashable]) -> list[int]:
+    """For each operation the number of its class, by refinement (Weisfeiler and Leman, 1968).
+
+    Args:
+        trace: of a model.
+        made_by: for each tensor that an operation makes, the place of that.
+        variable: what is equal for paths of variables that are alike.
+    """
     tensors = trace.tensors
 
     def first(operation: Operation) -> Hashable:
         shapes = tuple(tensors[number].shape if number >= 0 else None for number in operation.operands)
-        variables = tuple(without_numbers(tensors[n].path) if n >= 0 else "" for n in operation.operands)
+        variables = tuple(variable(tensors[n].path) if n >= 0 else None for n in operation.operands)
         makes = tuple(tensors[number].shape for number in operation.results)
         return operation.name, without_numbers(operation.layer), shapes, variables, makes, operation.named
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from keras_par.searching.problem import Problem
 
@@ -33,30 +34,7 @@ def solve(problem: Problem, capacity: float = math.inf, seconds: float = 60.0) -
     entries = [(table, place, cost) for table in problem.tables for place, cost in table.costs.items()]
     objective = np.array([0.0] * num_states + [cost[0] for _, _, cost in entries])
     held = np.array([0.0] * num_states + [cost[1] for _, _, cost in entries])
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
-    wanted: list[float] = []
-
-    def require(terms: list[tuple[int, float]], value: float) -> None:
-        rows.extend([len(wanted)] * len(terms))
-        columns.extend(column for column, _ in terms)
-        values.extend(factor for _, factor in terms)
-        wanted.append(value)
-
-    for node, states in enumerate(problem.states):
-        require([(first[node] + state, 1.0) for state in range(len(states))], 1.0)
-    column = num_states
-    for table in problem.tables:
-        by_state: dict[tuple[int, int], list[int]] = {}
-        for place in table.costs:
-            for node, state in zip(table.nodes, place, strict=True):
-                by_state.setdefault((node, state), []).append(column)
-            column += 1
-        for node in table.nodes:
-            for state in range(len(problem.states[node])):
-                terms = [(each, 1.0) for each in by_state.get((node, state), [])]
-                require([*terms, (first[node] + state, -1.0)], 0.0)
+    rows, columns, values, wanted = equations(problem, first)
     matrix = coo_array((values, (rows, columns)), shape=(len(wanted), len(objective)))
     constraints = [LinearConstraint(matrix.tocsr(), wanted, wanted)]
     if math.isfinite(capacity):
@@ -73,3 +51,37 @@ def solve(problem: Problem, capacity: float = math.inf, seconds: float = 60.0) -
     if found.x is None:
         raise RuntimeError(f"keras-par: search='exact' found nothing in {seconds:g} seconds: use search='dynamic'.")
     return [int(np.argmax(found.x[begin:end])) for begin, end in itertools.pairwise(first)]
+
+
+def equations(problem: Problem, first: Sequence[int]) -> tuple[list[int], list[int], list[float], list[float]]:
+    """Each node has one state, and its tables' cells are those of that: rows, columns and values, and what they equal.
+
+    Args:
+        problem: of which the unknowns are the states of all nodes, and the cells of all tables.
+        first: the unknown of each node's first state.
+    """
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
+    wanted: list[float] = []
+
+    def require(terms: list[tuple[int, float]], value: float) -> None:
+        rows.extend([len(wanted)] * len(terms))
+        columns.extend(column for column, _ in terms)
+        values.extend(factor for _, factor in terms)
+        wanted.append(value)
+
+    for node, states in enumerate(problem.states):
+        require([(first[node] + state, 1.0) for state in range(len(states))], 1.0)
+    column = first[-1]
+    for table in problem.tables:
+        by_state: dict[tuple[int, int], list[int]] = {}
+        for place in table.costs:
+            for node, state in zip(table.nodes, place, strict=True):
+                by_state.setdefault((node, state), []).append(column)
+            column += 1
+        for node in table.nodes:
+            for state in range(len(problem.states[node])):
+                terms = [(each, 1.0) for each in by_state.get((node, state), [])]
+                require([*terms, (first[node] + state, -1.0)], 0.0)
+    return rows, columns, values, wanted

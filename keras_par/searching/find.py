@@ -1,20 +1,19 @@
 """Finds the mesh and the layouts that train a model fastest: tries each mesh of the ranks with one of the searches."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 from keras_par.plan.cost import Prediction, Setting, predict
-from keras_par.plan.layout import Axes
+from keras_par.plan.layout import Axes, complaint
 from keras_par.plan.machine import Machine
+from keras_par.plan.mesh import Mesh
+from keras_par.plan.options import Search
 from keras_par.plan.trace import Trace
 from keras_par.searching import dynamic, exact, propagation, recursive
 from keras_par.searching.problem import Maker
 from keras_par.searching.sizes import size
 
-Mode = Literal["dynamic", "recursive", "propagation", "exact"]
-MODES: tuple[Mode, ...] = get_args(Mode)
 DATA, MODEL = "batch", "model"
 TRIES = 8  # with less and less memory for all but the largest tensor that is gathered
 MORE_RANKS = 14  # doublings that are looked at for a model that does not fit
@@ -44,7 +43,7 @@ class Found:
     best: Candidate
     others: list[Candidate] = field(default_factory=list)
     data_parallel: Candidate | None = None
-    mode: Mode = "dynamic"
+    mode: Search = "dynamic"
     memory: float = math.inf
 
 
@@ -53,7 +52,7 @@ def find(
     machine: Machine,
     num_ranks: int,
     batch_size: int,
-    mode: Mode = "dynamic",
+    mode: Search = "dynamic",
     memory: float | None = None,
     mesh: Mapping[str, int] | None = None,
     fixed: Mapping[str, Axes] | None = None,
@@ -75,8 +74,7 @@ def find(
     """
     capacity = machine.memory_gb * 2**30 if memory is None else memory
     searcher = Searcher(trace, machine, batch_size, mode, capacity, fixed or {})
-    wanted = [dict(mesh)] if mesh is not None else searcher.meshes(num_ranks)
-    found = [each for each in map(searcher.best_of, wanted) if each is not None]
+    found = searcher.fitting([dict(mesh)]) if mesh is not None else searcher.candidates(num_ranks)
     if not found:
         raise ValueError(searcher.refusal(num_ranks, mesh))
     found.sort(key=lambda each: each.prediction.seconds)
@@ -95,7 +93,7 @@ class Searcher:
         trace: Trace,
         machine: Machine,
         batch_size: int,
-        mode: Mode,
+        mode: Search,
         capacity: float,
         fixed: Mapping[str, Axes],
     ):
@@ -103,31 +101,45 @@ class Searcher:
         self.capacity, self.fixed = capacity, fixed
         self._best: dict[tuple[int, int], Candidate | None] = {}
 
-    def meshes(self, num_ranks: int) -> list[dict[str, int]]:
-        """Those to try: all that divide the batch, for `recursive` those that halving comes to."""
+    def candidates(self, num_ranks: int) -> list[Candidate]:
+        """The best of each mesh that is tried: of all, for `recursive` of those that halving comes to.
 
-        def seconds(by_rows: int, by_model: int) -> float:
-            found = self.best_of({DATA: by_rows, MODEL: by_model})
-            return math.inf if found is None else found.prediction.seconds
-
+        These are chosen by time alone, so that all others are looked at where none of them fits.
+        """
         if self.mode == "recursive":
-            return [{DATA: each[0], MODEL: each[1]} for each in recursive.halvings(num_ranks, seconds)]
-        return [
-            {DATA: by_rows, MODEL: num_ranks // by_rows}
-            for by_rows in range(1, num_ranks + 1)
-            if num_ranks % by_rows == 0
-        ]
+            by_time = Searcher(self.trace, self.machine, self.batch_size, self.mode, math.inf, self.fixed)
+
+            def seconds(by_rows: int, by_model: int) -> float:
+                found = by_time.best_of({DATA: by_rows, MODEL: by_model})
+                return math.inf if found is None else found.prediction.seconds
+
+            found = self.fitting([{DATA: each[0], MODEL: each[1]} for each in recursive.halvings(num_ranks, seconds)])
+            if found:
+                return found
+        return self.fitting(meshes(num_ranks))
+
+    def fitting(self, wanted: Sequence[Mapping[str, int]]) -> list[Candidate]:
+        """The best of each of these meshes, if anything fits."""
+        return [each for each in map(self.best_of, wanted) if each is not None]
 
     def setting(self, mesh: Mapping[str, int]) -> Setting:
         """The machine with a mesh."""
         return Setting(self.machine, mesh, DATA, self.batch_size)
 
     def best_of(self, mesh: Mapping[str, int]) -> Candidate | None:
-        """The best for a mesh; None if nothing fits, or the batch cannot be cut so."""
+        """The best for a mesh; None if nothing fits, or the batch or what is said already cannot be cut so."""
         key = mesh[DATA], mesh[MODEL]
         if key not in self._best:
-            self._best[key] = None if self.batch_size % mesh[DATA] else self._search(dict(mesh))
+            can_be = self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None
+            self._best[key] = self._search(dict(mesh)) if can_be else None
         return self._best[key]
+
+    def wrong_with(self, mesh: Mapping[str, int]) -> str | None:
+        """Why a layout that is said already cannot be on a mesh, None if all can."""
+        plan = Mesh(tuple(mesh.values()), tuple(mesh), tuple(range(math.prod(mesh.values()))))
+        shapes = {parameter.path: parameter.shape for parameter in self.trace.parameters}
+        wrong = ((path, complaint(shapes[path], axes, plan)) for path, axes in self.fixed.items() if axes)
+        return next((f"variable '{path}' cannot lie so: {why}" for path, why in wrong if why), None)
 
     def _search(self, mesh: dict[str, int]) -> Candidate | None:
         maker = Maker(self.trace, self.setting(mesh), self.fixed)
@@ -164,9 +176,12 @@ class Searcher:
     def refusal(self, num_ranks: int, mesh: Mapping[str, int] | None) -> str:
         """Why there is no plan, and how many ranks there would be one for."""
         has = size(self.capacity)
-        wanted = self.meshes(num_ranks) if mesh is None else [mesh]
+        wanted = meshes(num_ranks) if mesh is None else [mesh]
         if not any(self.batch_size % each[DATA] == 0 for each in wanted):
             return f"keras-par: a batch of {self.batch_size} rows cannot be cut for {num_ranks} ranks: give another."
+        reasons = [self.wrong_with(each) for each in wanted]
+        if all(reasons):
+            return f"keras-par: {reasons[-1]}: change its layout."
         if mesh is not None:
             shape = "x".join(map(str, mesh.values()))
             return f"keras-par: the model does not fit into {has} a rank over the mesh {shape}: leave the mesh out."
@@ -181,6 +196,12 @@ class Searcher:
         """The smallest of the next doublings of a number of ranks for which something fits."""
         for doubling in range(1, MORE_RANKS):
             wanted = num_ranks << doubling
-            if any(self.best_of(mesh) is not None for mesh in self.meshes(wanted)):
+            if any(self.best_of(mesh) is not None for mesh in meshes(wanted)):
                 return wanted
         return None
+
+
+def meshes(num_ranks: int) -> list[dict[str, int]]:
+    """All ways to lay ranks out."""
+    divisors = [number for number in range(1, num_ranks + 1) if num_ranks % number == 0]
+    return [{DATA: by_rows, MODEL: num_ranks // by_rows} for by_rows in divisors]

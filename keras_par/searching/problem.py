@@ -108,7 +108,7 @@ class Maker:
 
     def __init__(self, trace: Trace, setting: Setting, fixed: Mapping[str, Axes] | None = None):
         self.trace, self.setting, self.fixed = trace, setting, fixed or {}
-        self.classes = tensor_classes(trace)
+        self.classes = tensor_classes(trace, self.fixed)
         self.problem = Problem()
         self.node_of: dict[int, int] = {}  # by class
         self.tables: dict[tuple[int, ...], dict[tuple[int, ...], Cost]] = {}

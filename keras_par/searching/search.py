@@ -17,10 +17,11 @@ from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
 from keras_par.plan.layout import Axes, matches, nearest
 from keras_par.plan.machine import Machine
+from keras_par.plan.options import Search, one_of, values_of
 from keras_par.plan.trace import Trace
 from keras_par.seam.models.unbuilt import as_if_unbuilt
 from keras_par.searching.explain import explanation, strategy_of
-from keras_par.searching.find import DATA, MODEL, MODES, Mode, find
+from keras_par.searching.find import DATA, MODEL, Found, find
 from keras_par.searching.known_machines import machine_of, measured_here
 from keras_par.searching.look import look_at
 from keras_par.searching.measure import measure
@@ -61,7 +62,7 @@ def search(
     build: Callable[[], keras.Model],
     batch_size: int,
     *,
-    search: Mode = "dynamic",
+    search: Search = "dynamic",
     memory: str | float | None = None,
     mesh: Sequence[int] | None = None,
     machine: str | os.PathLike | Machine | None = None,
@@ -107,7 +108,7 @@ class Asked:
     """What a search is to find, as `search` has it."""
 
     batch_size: int
-    search: Mode = "dynamic"
+    search: Search = "dynamic"
     memory: str | float | None = None
     mesh: Sequence[int] | None = None
     machine: str | os.PathLike | Machine | None = None
@@ -125,26 +126,40 @@ def found_for(asked: Asked, look: Callable[[], Trace]) -> tuple[Strategy, str]:
     job = world.current()
     if job.size == 1:
         return Strategy("plan"), "There is one rank: nothing can be divided."
-    if asked.machine is None and not job.all_gather_object(measured_here().is_file(), "kp.search.machine")[0]:
-        keep(measure())
-    text, reasons, complaint = "", "", None
-    if job.rank == 0:
-        try:
-            memory, mesh = request(asked.search, asked.memory, asked.mesh)
-            machine = asked.machine if isinstance(asked.machine, Machine) else machine_of(asked.machine)
-            with as_if_unbuilt():
-                trace = look()
-            fixed = said_layouts(trace, asked.layout or {})
-            found = find(trace, machine, job.size, asked.batch_size, asked.search, memory, mesh, fixed)
-            patterns = entries(found.best.layouts, [parameter.path for parameter in trace.parameters])
-            text, reasons = strategy_text(strategy_of(found, patterns, "plan")), explanation(found, patterns)
-        except ValueError as error:
-            complaint = str(error).removeprefix("keras-par: ")
-    answers = exchange_of_first(job, [text, reasons], complaint)
-    return parse_strategy(answers[0], "the plan", "plan"), answers[1]
+    with as_if_unbuilt():
+        if asked.machine is None and not job.all_gather_object(measured_here().is_file(), "kp.search.machine")[0]:
+            keep(measure())
+        text, reasons, complaint = "", "", None
+        if job.rank == 0:
+            try:
+                found, strategy = found_by(asked, look, job.size, "plan")
+                text, reasons = strategy_text(strategy), explanation(found, strategy.entries)
+            except ValueError as error:
+                if not str(error).startswith("keras-par: "):  # the model's own, which ends the job with its stack
+                    raise
+                complaint = str(error)
+    text, reasons = first_of(job, [text, reasons], complaint)
+    return parse_strategy(text, "the plan", "plan"), reasons
 
 
-def exchange_of_first(job: Communicator, value: list[str], complaint: str | None) -> list[str]:
+def found_by(asked: Asked, look: Callable[[], Trace], num_ranks: int, name: str) -> tuple[Found, Strategy]:
+    """What one process finds for so many ranks, and the strategy, which gets a name.
+
+    Raises:
+        ValueError: there is none, or something asked for has no such value.
+    """
+    if asked.search not in values_of(Search):
+        raise ValueError(f"keras-par: search={asked.search!r} is unknown, use {one_of(values_of(Search))}.")
+    memory, mesh = bytes_of(asked.memory), mesh_of(asked.mesh)
+    machine = asked.machine if isinstance(asked.machine, Machine) else machine_of(asked.machine)
+    trace = look()
+    fixed = said_layouts(trace, asked.layout or {})
+    found = find(trace, machine, num_ranks, asked.batch_size, asked.search, memory, mesh, fixed)
+    patterns = entries(found.best.layouts, [parameter.path for parameter in trace.parameters])
+    return found, strategy_of(found, patterns, name)
+
+
+def first_of(job: Communicator, value: list[str], complaint: str | None) -> list[str]:
     """Rank 0's value on all ranks, or its complaint, which all raise.
 
     Raises:
@@ -152,7 +167,7 @@ def exchange_of_first(job: Communicator, value: list[str], complaint: str | None
     """
     value, complaint = job.all_gather_object([value, complaint], "kp.search")[0]
     if complaint is not None:
-        raise AgreedValueError(f"keras-par: {complaint}")
+        raise AgreedValueError(complaint)
     return value
 
 
@@ -170,20 +185,19 @@ def strategy_from(plan: Strategy, reasons: str) -> PlannedDataParallel | Planned
     return made
 
 
-def request(
-    search: str, memory: str | float | None, mesh: Sequence[int] | None
-) -> tuple[float | None, dict[str, int] | None]:
-    """Bytes and mesh as `find` takes them.
+def mesh_of(sizes: Sequence[int] | None) -> dict[str, int] | None:
+    """The mesh of two sizes, None for none.
 
     Raises:
-        ValueError: the search is unknown, or one of them cannot be read.
+        ValueError: there are more or fewer.
     """
-    if search not in MODES:
-        raise ValueError(f"keras-par: search={search!r} is unknown, use one of {', '.join(map(repr, MODES))}.")
-    sizes = None if mesh is None else tuple(mesh)
-    if sizes is not None and len(sizes) != 2:
-        raise ValueError(f"keras-par: mesh={sizes!r} has not two sizes: give ranks by rows and by the other axis.")
-    return bytes_of(memory), None if sizes is None else {DATA: sizes[0], MODEL: sizes[1]}
+    if sizes is None:
+        return None
+    if len(sizes) != 2:
+        raise ValueError(
+            f"keras-par: mesh={tuple(sizes)!r} has not two sizes: give ranks by rows and by the other axis."
+        )
+    return {DATA: sizes[0], MODEL: sizes[1]}
 
 
 def keep(machine: Machine) -> None:
@@ -197,11 +211,14 @@ def said_layouts(trace: Trace, layout: Mapping[str, Sequence[str | None]]) -> di
     """The layouts of variables that patterns are for.
 
     Raises:
-        ValueError: a pattern matches no variable.
+        ValueError: a pattern matches no variable, or names another axis than "batch" and "model".
     """
     paths = [parameter.path for parameter in trace.parameters]
-    for pattern in layout:
+    for pattern, axes in layout.items():
         if not any(matches(pattern, path) for path in paths):
             alike = ", ".join(f"'{path}'" for path in nearest(pattern, paths))
             raise ValueError(f"keras-par: pattern '{pattern}' matches no variable; nearest are {alike}: correct it.")
+        other = next((axis for axis in axes if axis not in (None, DATA, MODEL)), None)
+        if other is not None:
+            raise ValueError(f"keras-par: pattern '{pattern}' has the axis '{other}': name it '{DATA}' or '{MODEL}'.")
     return {path: tuple(axes) for pattern, axes in layout.items() for path in paths if matches(pattern, path)}

@@ -48,7 +48,7 @@ class Recorder(RankMesh):
     def __init__(self, trace: Trace):
         self.trace = trace
         self._numbers: dict[int, tuple[Any, int]] = {}  # by id: a tensor and its number
-        self._whole: set[int] = set()  # numbers of those of which a gradient is wanted, and which were taken whole
+        self._whole: set[int] = set()  # ids of tensors that were taken whole
         self._depth = 0
         self._named: list[tuple[Sequence[Any], Named]] = []
 
@@ -99,7 +99,6 @@ class Recorder(RankMesh):
         given = {id(tensor) for tensor in self._tensors((*args, *kwargs.values()))}
         reads = [self._number(tensor) for tensor in self._tensors((*args, *kwargs.values()))]
         has_gradient = name != "core.stop_gradient" and any(self.trace.tensors[number].has_gradient for number in reads)
-
         is_weight = all(self.trace.tensors[number].is_weight for number in reads)
 
         def keep(value: Any) -> Any:
@@ -127,15 +126,15 @@ class Recorder(RankMesh):
         return result
 
     def _new(self, local: tf.Tensor, has_gradient: bool, path: str = "", is_weight: bool = False) -> RecordedTensor:
-        number = self._add(local, True, has_gradient, path, is_weight)
+        number = self._add(local, has_gradient, path, is_weight)
         found = RecordedTensor(local, self, number)
         self._numbers[id(local)] = local, number
         return found
 
-    def _add(self, tensor: Any, is_open: bool, has_gradient: bool, path: str = "", is_weight: bool = False) -> int:
+    def _add(self, tensor: Any, has_gradient: bool, path: str = "", is_weight: bool = False) -> int:
         known, dtype = tf.TensorShape(tensor.shape), tf.as_dtype(tensor.dtype)
         shape = () if known.rank is None else tuple(1 if size is None else size for size in known)
-        self.trace.tensors.append(Tensor(shape, dtype.name, dtype.size, is_open, has_gradient, path, is_weight))
+        self.trace.tensors.append(Tensor(shape, dtype.name, dtype.size, has_gradient, path, is_weight))
         return len(self.trace.tensors) - 1
 
     def _number(self, value: Any) -> int:
@@ -147,7 +146,7 @@ class Recorder(RankMesh):
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
             return -1
         if id(value) not in self._numbers:
-            self._numbers[id(value)] = value, self._add(value, False, self._comes_from_whole(value))
+            self._numbers[id(value)] = value, self._add(value, self._comes_from_whole(value))
         return self._numbers[id(value)][1]
 
     def _comes_from_whole(self, value: Any) -> bool:

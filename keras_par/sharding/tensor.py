@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.plan.indexing import indexed
 from keras_par.plan.layout import Axes
 from keras_par.sharding.collectives import gather
 from keras_par.sharding.mesh import RankMesh
@@ -107,41 +108,13 @@ class ShardedTensor(tf.__internal__.types.Tensor):
         return f"<ShardedTensor shape={self.shape}, axes={self.axes}, dtype={self.dtype.name}>"
 
     def __getitem__(self, index):
-        entries = index if isinstance(index, tuple) else (index,)
-        dims = dims_of_index(entries, self.ndim)
-        if dims is None or any(self.axes[dim] is not None for dim, entry in dims if not is_all(entry)):
-            return self.whole()[index]
-        kept = [None if entry is None else self.axes[dim] for dim, entry in dims if not isinstance(entry, int)]
-        return ShardedTensor(self.local[index], tuple(kept), self.mesh)
+        kept = indexed(self.axes, index)
+        return self.whole()[index] if kept is None else ShardedTensor(self.local[index], kept, self.mesh)
 
 
 def whole(value: Any) -> Any:
     """`value`, of which no rank has only a shard."""
     return value.whole() if isinstance(value, ShardedTensor) else value
-
-
-def is_all(entry: Any) -> bool:
-    """True if an index's entry takes all of a dim, or makes a new one."""
-    return entry is None or entry == slice(None)
-
-
-def dims_of_index(entries: tuple, ndim: int) -> list[tuple[int, Any]] | None:
-    """Each entry of an index with the dim it is for, all dims included; None for indices by tensors and arrays.
-
-    New dims, which have the entry None, are for no dim, here -1.
-    """
-    if not all(entry is None or entry is Ellipsis or isinstance(entry, (int, slice)) for entry in entries):
-        return None
-    missing = ndim - sum(entry is not None and entry is not Ellipsis for entry in entries)
-    if Ellipsis not in entries:
-        entries = (*entries, Ellipsis)
-    place = entries.index(Ellipsis)
-    entries = (*entries[:place], *[slice(None)] * missing, *entries[place + 1 :])
-    found, dim = [], 0
-    for entry in entries:
-        found.append((-1 if entry is None else dim, entry))
-        dim += entry is not None
-    return found
 
 
 BINARY = {

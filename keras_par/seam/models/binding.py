@@ -28,6 +28,7 @@ logger = logging.getLogger("keras_par")
 ATTRIBUTE = "_keras_par_binding"
 MADE_UNDER = "_keras_par_made_under"
 FUNCTIONS = ("train_function", "test_function", "predict_function")  # that Keras keeps on a model once they are made
+
 _is_apart: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_apart", default=False)
 
 
