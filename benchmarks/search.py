@@ -15,6 +15,7 @@ import statistics
 from pathlib import Path
 
 from benchmarks.jobs import figures_of, fit_of, mpirun, part, threads
+from benchmarks.small_gpt import small_gpt
 
 MESHES = ((2, 1), (1, 2))
 NAMES = ("batch", "model")
@@ -28,18 +29,7 @@ def mlp():
 
 
 def gpt():
-    import keras
-    from keras import layers
-
-    length, words, width = 64, 2048, 128
-    x = inputs = layers.Input((length,), dtype="int32")
-    x = layers.Embedding(words, width)(x)
-    for _ in range(2):
-        inner = layers.LayerNormalization()(x)
-        x = x + layers.MultiHeadAttention(4, width // 4)(inner, inner, use_causal_mask=True)
-        x = x + layers.Dense(width)(layers.Dense(4 * width, "gelu")(layers.LayerNormalization()(x)))
-    model = keras.Model(inputs, layers.Dense(words)(layers.LayerNormalization()(x)))
-    return model, keras.losses.SparseCategoricalCrossentropy(from_logits=True), 8
+    return *small_gpt(length=64, words=2048, width=128, heads=4, blocks=2), 8
 
 
 def cnn():
@@ -91,7 +81,8 @@ def of_model(name, machine, args):
 
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.plan.cost import Setting, predict
+    from keras_par.plan.cost import predict
+    from keras_par.plan.setting import Setting
     from keras_par.searching.look import look_at
 
     def build():
@@ -125,9 +116,9 @@ def of_model(name, machine, args):
 
 def plans_of(trace, machine, batch_size, count, name):
     """What is trained: (kind, mesh, layouts)."""
-    from keras_par.plan.cost import Setting
+    from keras_par.plan.setting import Setting
     from keras_par.searching.find import find
-    from keras_par.searching.problem import Maker
+    from keras_par.searching.maker import Maker
 
     draw = random.Random(name)
     found = [("data parallel", (2, 1), {})]

@@ -326,6 +326,18 @@ def _():
     return classifier((8,), Mixture())
 
 
+class OfLists(layers.Layer):
+    """Gives lists of tensors to operations that take one."""
+
+    def call(self, x):
+        return ops.sum([x, ops.tanh(x)], axis=0) + ops.max([x, 0.5 * x], axis=0)
+
+
+@case("lists", {".*up/kernel": (None, "model"), ".*down/kernel": ("model", None)}, vectors)
+def _():
+    return classifier((8,), layers.Dense(16, name="up"), OfLists(), layers.Dense(8, name="down"))
+
+
 @case("recurrent", {".*lstm.*/kernel": (None, "model"), ".*recurrent_kernel": ("model", None)}, tokens)
 def _():
     table, recurrent = layers.Embedding(VOCABULARY, 8), layers.LSTM(8, name="lstm")

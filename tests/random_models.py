@@ -5,6 +5,7 @@ Nothing here imports keras_par: the same lines run in one process and on every r
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from random import Random
 
 import keras
 import numpy as np
@@ -81,6 +82,15 @@ def build(kind: str, parts: Sequence[tuple[str, int, str]]) -> keras.Model:
     for name, units, activation in parts:
         x = PARTS[name][1](x, units, activation)
     return keras.Model(inputs, layers.Dense(4)(ENDS[NUM_DIMS[kind]]()(x)))
+
+
+def draw_model(draw: Random) -> tuple[str, list[tuple[str, int, str]]]:
+    """A kind of rows, and one to four parts that can follow each other."""
+    kind = draw.choice(list(NUM_DIMS))
+    fitting = [name for name, (dims, _) in PARTS.items() if dims == NUM_DIMS[kind]]
+    units, activations = [8, 16, 32], ["relu", "tanh", "softmax"]
+    count = draw.randint(1, 4)
+    return kind, [(draw.choice(fitting), draw.choice(units), draw.choice(activations)) for _ in range(count)]
 
 
 def layout_of(model: keras.Model, mesh: tuple[int, int], choices: Sequence[int]) -> dict[str, tuple]:

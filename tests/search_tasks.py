@@ -1,5 +1,6 @@
 """What the ranks of a pool do for the tests of the automatic search; and the models that are searched."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -57,6 +58,15 @@ def recurrent() -> keras.Model:
     return model
 
 
+def penalized() -> keras.Model:
+    """Losses of weights beside that of the outputs, and a number that is made before the model runs."""
+    x = inputs = layers.Input((16,))
+    x = layers.Dense(32, "relu", kernel_regularizer="l2", name="up")(x) * keras.ops.sqrt(2.0)
+    model = keras.Model(inputs, layers.Dense(8, kernel_regularizer="l2", name="down")(x))
+    model.compile("adam", "mse")
+    return model
+
+
 def drawn(kind: str, parts) -> Callable[[], keras.Model]:
     """A function that builds a model of random parts."""
 
@@ -69,7 +79,30 @@ def drawn(kind: str, parts) -> Callable[[], keras.Model]:
     return build
 
 
-MODELS = {each.__name__: each for each in (two_layers, gpt, softmax_of_vocabulary, recurrent)}
+def long_gpt() -> keras.Model:
+    """A GPT whose attention takes most of its memory."""
+    return gpt(2, 64, 8, 256, 128)
+
+
+def normalized() -> keras.Model:
+    """A layer that changes a state."""
+    x = inputs = layers.Input((16,))
+    x = layers.BatchNormalization(name="norm")(layers.Dense(32, "gelu", name="hidden")(x))
+    model = keras.Model(inputs, layers.Dense(4, name="head")(x))
+    model.compile("sgd", "mse")
+    return model
+
+
+ALL = (two_layers, gpt, long_gpt, normalized, softmax_of_vocabulary, recurrent, penalized)
+MODELS = {each.__name__: each for each in ALL}
+
+
+def look(name: str) -> dict:
+    """What the search sees of a model of the table."""
+    from keras_par.searching.look import look_at
+
+    trace = look_at(MODELS[name])
+    return {"operations": trace.operations, "asides": trace.asides}
 
 
 def compare_drawn(kind: str, parts, mesh: tuple[int, int], choices) -> dict:
@@ -79,26 +112,34 @@ def compare_drawn(kind: str, parts, mesh: tuple[int, int], choices) -> dict:
     return compare(drawn(kind, parts), layout, mesh)
 
 
-def compare_named(name: str, layout: dict, mesh: tuple[int, int]) -> dict:
-    """The same of a model of the table."""
-    return compare(MODELS[name], layout, mesh)
+def compare_named(name: str, layout: dict, mesh: tuple[int, ...], recomputed: tuple[str, ...] = ()) -> dict:
+    """The same of a model of the table, of which some layers are computed again in the backward pass."""
+    return compare(MODELS[name], layout, mesh, recomputed)
 
 
-def compare(build: Callable[[], keras.Model], layout: dict, mesh: tuple[int, int], batch_size: int = 8) -> dict:
+def compare(
+    build: Callable[[], keras.Model],
+    layout: dict,
+    mesh: tuple[int, ...],
+    recomputed: tuple[str, ...] = (),
+    batch_size: int = 8,
+) -> dict:
     """What a step sends as the search predicts it, and as tracing it on a rank counts it: kinds with bytes."""
-    from keras_par.plan.cost import Setting, predict
+    from keras_par.plan.cost import predict
     from keras_par.plan.layout import divided
     from keras_par.plan.mesh import Mesh
+    from keras_par.plan.setting import Setting
     from keras_par.searching.known_machines import machine_of
     from keras_par.searching.look import look_at
+    from keras_par.searching.meshes import named
 
     trace = look_at(build)
     keras.utils.clear_session(free_memory=False)
-    sizes = dict(zip(("batch", "model"), mesh, strict=True))
+    sizes = named(mesh)
     setting = Setting(machine_of("cpu-cluster"), sizes, "batch", batch_size)
-    plan = Mesh(mesh, ("batch", "model"), tuple(range(mesh[0] * mesh[1])))
-    prediction = predict(trace, {path: divided(axes, plan) for path, axes in layout.items()}, setting)
-    calls, held = traced(build, layout, mesh, batch_size)
+    plan = Mesh(mesh, tuple(sizes), tuple(range(math.prod(mesh))))
+    prediction = predict(trace, {path: divided(axes, plan) for path, axes in layout.items()}, setting, recomputed)
+    calls, held = traced(build, layout, mesh, recomputed, batch_size)
     own = [call for call in calls if not call.name.startswith((SUMS_OF_GRADIENTS, NORMS))]
     gradients = [call for call in calls if call.name.startswith(SUMS_OF_GRADIENTS)]
     return {
@@ -112,21 +153,29 @@ def compare(build: Callable[[], keras.Model], layout: dict, mesh: tuple[int, int
     }
 
 
-def traced(build, layout: dict, mesh: tuple[int, int], batch_size: int) -> tuple[list, int]:
+def traced(
+    build: Callable[[], keras.Model],
+    layout: dict,
+    mesh: tuple[int, ...],
+    recomputed: tuple[str, ...],
+    batch_size: int,
+) -> tuple[list, int]:
     """The collectives of a step as rank 0 of a job that does not exist traces it, and the bytes of its variables."""
     import keras_par as kp
     from keras_par.comm import world
     from keras_par.comm.planned import PlannedCommunicator
     from keras_par.seam.call.dry_step import trace_training_step
     from keras_par.seam.models.binding import bind, bound
+    from keras_par.searching.meshes import named
 
-    before = world.replace(PlannedCommunicator(range(mesh[0] * mesh[1])))
+    before = world.replace(PlannedCommunicator(range(math.prod(mesh))))
     try:
-        device_mesh = keras.distribution.DeviceMesh(mesh, ["batch", "model"])
+        device_mesh = keras.distribution.DeviceMesh(mesh, list(named(mesh)))
         layout_map = keras.distribution.LayoutMap(device_mesh)
         for path, axes in layout.items():
             layout_map[path] = axes
-        with kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch").scope():
+        options = {"batch_dim_name": "batch", "recompute": recomputed}
+        with kp.ModelParallel(layout_map=layout_map, **options).scope():
             model = build()
             if bound(model) is None:
                 bind(model)
@@ -145,7 +194,12 @@ def search_and_train(name: str, options: dict, machine: str, batch_size: int = 8
     strategy = kp.search(MODELS[name], batch_size, machine=machine_from(machine), **options)
     with strategy.scope():
         trained = train(name, batch_size)
-    return {**trained, "plan": strategy.explain(), "layout": {e.pattern: e.axes for e in strategy.plan.entries}}
+    return {
+        **trained,
+        "plan": strategy.explain(),
+        "layout": {e.pattern: e.axes for e in strategy.plan.entries},
+        "options": strategy.plan.options,
+    }
 
 
 def train(name: str, batch_size: int = 8) -> dict:
@@ -154,7 +208,13 @@ def train(name: str, batch_size: int = 8) -> dict:
     model = MODELS[name]()
     x, y = data_of(model, 3 * batch_size)
     model.fit(x, y, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
-    return {"weights": model.get_weights(), "paths": [variable.path for variable in model.weights]}
+    paths = [variable.path for variable in model.weights]
+    return {"weights": model.get_weights(), "paths": paths, "again": computed_again(model)}
+
+
+def computed_again(model: keras.Model) -> list[str]:
+    """The names of the layers that Keras computes again in the backward pass."""
+    return [layer.name for layer in model.layers if layer._remat_mode is not None]
 
 
 def data_of(model: keras.Model, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -178,7 +238,7 @@ def refusals() -> dict[str, str]:
         "batch": {"batch_size": 7, "mesh": (2, 1)},
         "search": {"search": "magic"},
         "size": {"memory": "much"},
-        "mesh": {"mesh": (2, 1, 1)},
+        "mesh": {"mesh": (2,)},
         "pattern": {"layout": {"upp/kernel": (None, "model")}, "search": "propagation"},
         "axis": {"layout": {"up/kernel": (None, "modell")}},
         "dims": {"layout": {"up/kernel": ("model",)}},
@@ -194,16 +254,28 @@ def refusals() -> dict[str, str]:
 
 
 def find_best(
-    name: str, batch_size: int, num_ranks: int, machine: str, mesh=None, search: str = "dynamic", fixed=None
+    name: str,
+    batch_size: int,
+    num_ranks: int,
+    machine: str,
+    mesh=None,
+    search: str = "dynamic",
+    fixed=None,
+    num_axes: int = 2,
+    memory: float | None = None,
 ) -> dict:
     """The plan for a model on a machine, and what it sends."""
-    from keras_par.searching.find import DATA, MODEL, find
+    from keras_par.searching.find import find
     from keras_par.searching.look import look_at
+    from keras_par.searching.meshes import named
 
     known = machine_from(machine)
-    sizes = None if mesh is None else dict(zip((DATA, MODEL), mesh, strict=True))
-    best = find(look_at(MODELS[name]), known, num_ranks, batch_size, search, None, sizes, fixed).best
-    return {"mesh": best.mesh, "layouts": best.layouts, "collectives": best.prediction.collectives}
+    sizes = None if mesh is None else named(mesh)
+    best = find(look_at(MODELS[name]), known, num_ranks, batch_size, search, memory, sizes, fixed, num_axes).best
+    prediction = best.prediction
+    found = {"mesh": best.mesh, "layouts": best.layouts, "seconds": prediction.seconds}
+    found |= {"bytes": prediction.num_bytes, "recomputed": best.recomputed}
+    return {**found, "collectives": prediction.collectives}
 
 
 def search_drawn(kind: str, parts, num_ranks: int, batch_size: int, memory: float, search: str, machine: str) -> dict:
@@ -222,6 +294,23 @@ def search_drawn(kind: str, parts, num_ranks: int, batch_size: int, memory: floa
     return {"mesh": mesh, "bytes": prediction.num_bytes, "seconds": prediction.seconds, "others": others}
 
 
+def costs_of_best(kind: str, parts, mesh: tuple[int, int], batch_size: int, machine: str) -> tuple[float, float]:
+    """Seconds of the best plan for a model of random parts: as the search adds them up, and as predicted."""
+    from keras_par.plan.cost import predict
+    from keras_par.plan.setting import Setting
+    from keras_par.searching import dynamic
+    from keras_par.searching.look import look_at
+    from keras_par.searching.maker import Maker
+
+    trace = look_at(drawn(kind, parts))
+    keras.utils.clear_session(free_memory=False)
+    sizes = dict(zip(("batch", "model"), mesh, strict=True))
+    maker = Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
+    problem = maker.make()
+    choice = dynamic.solve(problem)
+    return problem.cost(choice)[0], predict(trace, maker.layouts(choice), maker.setting).seconds
+
+
 def machine_from(text: str):
     """The machine that a file of this text describes."""
     import tempfile
@@ -235,20 +324,24 @@ def machine_from(text: str):
         return read_machine(path)
 
 
-def train_inline(name: str, mesh: tuple[int, int], machine: str, batch_size: int = 8) -> dict:
-    """Trains a model that is built as it is under `kp.AutoParallel`."""
+def train_inline(name: str, mesh: tuple[int, int], machine: str, batch_size: int = 8, memory=None) -> dict:
+    """Trains a model that is built as it is under `kp.AutoParallel`, and compiles it once more."""
     import keras_par as kp
 
     keras.utils.set_random_seed(3)
-    keras.distribution.set_distribution(kp.AutoParallel(batch_size, mesh=mesh, machine=machine_from(machine)))
+    strategy = kp.AutoParallel(batch_size, mesh=mesh, machine=machine_from(machine), memory=memory)
+    keras.distribution.set_distribution(strategy)
     try:
         model = MODELS[name]()
         x, y = data_of(model, 3 * batch_size)
         model.fit(x, y, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
-        described = kp.describe(model)
+        described, weights, again = kp.describe(model), model.get_weights(), computed_again(model)
+        model.compile(keras.optimizers.SGD(0.1), model.loss)
+        model.fit(x, y, batch_size=batch_size, epochs=1, shuffle=False, verbose=0)
     finally:
         keras.distribution.set_distribution(None)
-    return {"weights": model.get_weights(), "held": described.local_bytes, "whole": described.num_bytes}
+    found = {"held": described.local_bytes, "whole": described.num_bytes, "options": strategy.plan.options}
+    return {"weights": weights, "again": again, "again_after_compile": computed_again(model), **found}
 
 
 def search_unmeasured(folder: str) -> dict:

@@ -16,7 +16,7 @@ MESHES = [(1, 2), (2, 1), (2, 2), (1, 4)]
 QUICK_LAYOUTS = """
     dense-columns-rows dense-columns-columns einsum-dense embedding-by-vocabulary vocabulary attention
     grouped-attention-whole-keys conv2d depthwise-conv batch-normalization layer-normalization custom-layer recurrent
-    outputs softmax-of-vocabulary subclassed
+    outputs softmax-of-vocabulary subclassed lists
 """
 QUICK_TRAININGS = "adamw accumulation moving-average loss-scale clipnorm lamb unit-norm eager xla mixed-float16"
 QUICK = {

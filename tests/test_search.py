@@ -3,10 +3,10 @@
 import itertools
 import json
 import math
-import random
 import re
 import subprocess
 import tomllib
+from random import Random
 
 import numpy as np
 import pytest
@@ -14,19 +14,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
-from keras_par.plan.machine import Link, Machine, read_machine
+from keras_par.plan.machine import read_machine
 from keras_par.searching import dynamic, exact
-from keras_par.searching.find import DATA, MODEL
 from keras_par.searching.known_machines import SHIPPED, machine_of
+from keras_par.searching.meshes import DATA, MODEL, MODEL_2, meshes
 from keras_par.searching.patterns import entries
 from keras_par.searching.problem import Problem, Table
 from keras_par.searching.recursive import halvings
+from keras_par.searching.sizes import size
 from tests import random_models, search_tasks
-from tests.ranks.pool import REPOSITORY, scripts, together
+from tests.known_machine import KNOWN, linked
+from tests.ranks.pool import REPOSITORY, RankError, scripts, together
 
 HEADS = {f"attention_0/{part}/kernel": (None, "model", None) for part in ("query", "key", "value")}
 COLUMNS_AND_ROWS = {"up/kernel": (None, "model"), "up/bias": ("model",), "down/kernel": ("model", None)}
 WORDS = {"embedding/embeddings": ("model", None), "logits/kernel": (None, "model"), "logits/bias": ("model",)}
+BOTH = {"up/kernel": ("model", "model_2"), "down/kernel": ("model_2", "batch"), "down/bias": ("model",)}
 LAYOUTS = {
     "columns and rows": ("two_layers", COLUMNS_AND_ROWS),
     "rows first": ("two_layers", {"up/kernel": ("model", None), "down/kernel": (None, "model")}),
@@ -36,6 +39,7 @@ LAYOUTS = {
     "columns of a table": ("gpt", {"embedding/embeddings": (None, "model")}),
     "scale of a norm": ("gpt", {"norm_0a/gamma": ("model",), "norm_1b/beta": ("model",)}),
     "softmax": ("softmax_of_vocabulary", {"words/kernel": (None, "model"), "hidden/kernel": (None, "model")}),
+    "losses of weights": ("penalized", COLUMNS_AND_ROWS),
     "loop": ("recurrent", {"loop/lstm_cell/kernel": (None, "model"), "table/embeddings": (None, "model")}),
 }
 
@@ -45,6 +49,14 @@ LAYOUTS = {
 def test_what_is_planned_to_be_sent_is_what_a_step_sends(name, mesh, ranks):
     model, layout = LAYOUTS[name]
     for found in ranks(1).run(search_tasks.compare_named, name=model, layout=layout, mesh=mesh):
+        require_same(found)
+
+
+@pytest.mark.parametrize("name", ["columns and rows", "rows first", "stored by rows", "heads"])
+def test_what_is_planned_over_three_axes_is_what_a_step_sends(name, ranks):
+    model, layout = LAYOUTS[name]
+    for wanted in (layout, BOTH) if model == "two_layers" else (layout,):
+        [found] = ranks(1).run(search_tasks.compare_named, name=model, layout=wanted, mesh=(2, 2, 2))
         require_same(found)
 
 
@@ -96,21 +108,38 @@ def test_any_model_memory_and_mesh_ends_in_a_plan_or_a_sentence(ranks, drawn, nu
         assert all(found["seconds"] <= seconds for seconds in found["others"])
 
 
-@given(divided_models(), st.sampled_from([2, 4, 6, 16]), st.sampled_from([16, 256, 4096]))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_recursive_is_near_the_best(ranks, drawn, num_ranks, rows):
-    kind, parts, _, _ = drawn
-    options = {"num_ranks": num_ranks, "batch_size": num_ranks * rows, "memory": 1e12, "machine": KNOWN.text()}
+def best_and_quick(seed: int, ranks) -> float:
+    """How many times as long as by the best plan a drawn model takes by that of `recursive`."""
+    draw = Random(seed)
+    kind, parts = random_models.draw_model(draw)
+    num_ranks, rows = draw.choice([2, 4, 6, 16]), draw.choice([1, 4, 16, 256])
+    options = {"num_ranks": num_ranks, "batch_size": num_ranks * rows, "memory": 1e12, "machine": linked(draw).text()}
     [best], [quick] = (
         ranks(1).run(search_tasks.search_drawn, kind=kind, parts=parts, search=search, **options)
         for search in ("dynamic", "recursive")
     )
-    assert best["seconds"] * (1 - 1e-9) <= quick["seconds"] <= 1.15 * best["seconds"]
+    return quick["seconds"] / best["seconds"]
+
+
+@pytest.mark.parametrize("seeds", [range(25), pytest.param(range(300), marks=pytest.mark.slow)], ids=len)
+def test_recursive_is_near_the_best(seeds, ranks):
+    ratios = {seed: best_and_quick(seed, ranks) for seed in seeds}
+    assert all(1 - 1e-9 <= ratio <= 1.15 for ratio in ratios.values()), ratios
+
+
+@pytest.mark.parametrize("mesh", [(1, 2), (4, 4)])
+def test_a_search_adds_up_what_its_plan_is_predicted_to_cost(mesh, ranks):
+    for seed in range(20):
+        draw = Random(seed)
+        kind, parts = random_models.draw_model(draw)
+        options = {"mesh": mesh, "batch_size": 16, "machine": linked(draw).text()}
+        [(added, predicted)] = ranks(1).run(search_tasks.costs_of_best, kind=kind, parts=parts, **options)
+        assert added == pytest.approx(predicted, rel=1e-9), seed
 
 
 def draw_problem(seed: int) -> Problem:
     """Nodes of one to four states, tables of one to three nodes, some of whose cells cannot be."""
-    draw = random.Random(seed)
+    draw = Random(seed)
     count = draw.randint(3, 14)
     found = Problem([list(range(draw.randint(1, 4))) for _ in range(count)], [], draw.random(), 10 * draw.random())
     for node, states in enumerate(found.states):
@@ -130,7 +159,7 @@ def test_dynamic_finds_what_an_integer_program_finds(first):
         problem = draw_problem(seed)
         capacity, fastest = math.inf, dynamic.solve(problem)
         if fastest is not None and seed % 3:
-            capacity = problem.cost(fastest)[1] * random.Random(seed).uniform(0.6, 1)
+            capacity = problem.cost(fastest)[1] * Random(seed).uniform(0.6, 1)
         found, best = dynamic.solve(problem, capacity), exact.solve(problem, capacity)
         assert (found is None) == (best is None), seed
         if found is not None:
@@ -140,21 +169,11 @@ def test_dynamic_finds_what_an_integer_program_finds(first):
     assert num_solved >= 25
 
 
-# Computing takes longer than sending, so that all ranks must have a part of it.
-KNOWN = Machine(
-    name="known",
-    flops=1e9,
-    bytes_per_second=1e10,
-    update_bytes_per_second=1e10,
-    kernel_seconds=1e-9,
-    step_seconds=0.0,
-    memory_gb=64,
-    ranks_per_host=64,
-    links={
-        kind: dict.fromkeys(("job", "host", "network"), Link(1e-5, 1e9, 1e-6))
-        for kind in ("all_reduce", "all_gather", "reduce_scatter")
-    },
-)
+def test_a_chain_of_many_nodes_is_solved():
+    """Each would be other than the one before, and the first would be 0."""
+    tables = [Table((n - 1, n), {(a, b): (float(a == b), 0.0) for a in (0, 1) for b in (0, 1)}) for n in range(1, 2000)]
+    tables.append(Table((0,), {(0,): (0.0, 0.0), (1,): (1.0, 0.0)}))
+    assert dynamic.solve(Problem([[0, 1]] * 2000, tables)) == [0, 1] * 1000
 
 
 @pytest.mark.parametrize("rows", [8, 4096])
@@ -226,14 +245,14 @@ def test_what_cannot_be_is_one_sentence_on_every_rank(ranks):
     said = ranks(2).run(search_tasks.refusals)
     assert len(said) == 2 and said[0] == said[1]
     assert said[0] == {
-        "memory": "keras-par: the model does not fit into 10 KB on each of 2 ranks: start 64.",
+        "memory": "keras-par: the model does not fit into 10 KB on each of 2 ranks: start 256.",
         "batch": "keras-par: a batch of 7 rows cannot be cut for 2 ranks: give another.",
         "search": "keras-par: search='magic' is unknown, use 'dynamic', 'recursive', 'propagation' or 'exact'.",
         "size": "keras-par: memory='much' is no size: write it as '8GB'.",
-        "mesh": "keras-par: mesh=(2, 1, 1) has not two sizes: give ranks by rows and by the other axis.",
+        "mesh": "keras-par: mesh=(2,) has not two or three sizes: give ranks by rows and by the other axes.",
         "pattern": "keras-par: pattern 'upp/kernel' matches no variable; nearest are 'up/kernel', 'down/kernel', "
         "'up/bias': correct it.",
-        "axis": "keras-par: pattern 'up/kernel' has the axis 'modell': name it 'batch' or 'model'.",
+        "axis": "keras-par: pattern 'up/kernel' has the axis 'modell': use 'batch', 'model' or 'model_2'.",
         "dims": "keras-par: variable 'up/kernel' cannot lie so: the layout ('model',) has 1 dim(s) and the shape "
         "(64, 256) has 2: change its layout.",
         "machine": "keras-par: there is no machine 'nowhere': give a file, or one of cpu-cluster, gpu-host.",
@@ -299,7 +318,7 @@ def test_what_the_command_cannot_do_is_one_sentence():
         "tests/search_tasks.py:gpt", "--search", "dynamic", "--ranks", "2", "--memory", "1MB", "--machine", "gpu-host"
     )
     assert done.returncode == 2
-    assert re.fullmatch(r"keras-par: the model does not fit .* ranks: start 8\.", done.stderr.splitlines()[-1])
+    assert re.fullmatch(r"keras-par: the model does not fit .* ranks: start 16\.", done.stderr.splitlines()[-1])
 
 
 PATHS = [f"block_{i}/{name}" for i in range(4) for name in ("a", "b_2", "c")]
@@ -315,13 +334,13 @@ def test_patterns_give_each_variable_its_own_layout(divided):
 
 
 @pytest.mark.parametrize(
-    "options", [("gpt2", "--memory", "8GB"), ("gpt2", "--write", "x.toml"), ("--search", "dynamic", "--html", "x.html")]
+    "options", [("gpt2", "--memory", "8GB"), ("gpt2", "--write", "x.toml"), ("--search", "dynamic", "--rank", "1")]
 )
 def test_the_command_refuses_what_it_would_ignore(options):
     model = "tests/search_tasks.py:two_layers"
     strategy = options[:1] if options[0] == "gpt2" else ()
     done = run_plan(*strategy, model, *options[len(strategy) :], "--ranks", "2")
-    assert done.returncode == 2 and re.match(r"keras-par: --(memory|write|html) ", done.stderr.splitlines()[-1])
+    assert done.returncode == 2 and re.match(r"keras-par: --(memory|write|rank) ", done.stderr.splitlines()[-1])
 
 
 def test_halving_comes_to_the_mesh_that_costs_least():
@@ -332,7 +351,36 @@ def test_halving_comes_to_the_mesh_that_costs_least():
         return abs(math.log2(by_rows / 4)) + abs(math.log2(by_model / 16))
 
     assert (4, 16) in halvings(64, cost)
-    assert len(tried) == 2 * 6
+    assert len(set(tried)) == 2 * 6 + 1  # and the one beside the fastest that halving has not come to
+
+
+def test_halving_looks_beside_where_it_goes_astray():
+    seconds = {(3, 1): 2, (1, 3): 1, (6, 1): 9, (3, 2): 1, (2, 3): 3, (1, 6): 2}
+    assert (3, 2) in halvings(6, lambda *mesh: seconds[mesh])
+
+
+def test_meshes_are_all_factorizations_once():
+    sizes = [tuple(mesh.values()) for mesh in meshes(12, 3)]
+    assert len(set(sizes)) == len(sizes)
+    products = itertools.product(range(1, 13), repeat=3)
+    wanted = {each for each in products if math.prod(each) == 12 and (each[1] > 1 or each[2] == 1)}
+    assert {(*each, 1)[:3] for each in sizes} == wanted
+    assert len(meshes(12)) == 6 and {len(mesh) for mesh in meshes(12)} == {2}
+
+
+def test_more_ranks_than_a_dim_has_elements_are_used_by_two_axes(ranks):
+    """One row cannot be divided, and no dim has 512 elements."""
+    options = {"name": "two_layers", "batch_size": 1, "num_ranks": 512, "machine": KNOWN.text(), "memory": 2000}
+    with pytest.raises(RankError, match=r"fits into 1\.95 KB"):
+        ranks(1).run(search_tasks.find_best, **options)
+    [found] = ranks(1).run(search_tasks.find_best, num_axes=3, **options)
+    assert {axis for axes in found["layouts"].values() for axis in axes} >= {MODEL, MODEL_2}
+    assert found["bytes"] <= 2000
+
+
+def test_sizes_are_shown_in_plain_digits():
+    sizes = {1536: "1.5 KB", 1000 * 2**10: "1,000 KB", 1023.9 * 2**20: "1,024 MB", 2**40: "1 TB"}
+    assert {number: size(number) for number in sizes} == sizes
 
 
 def test_machines_are_read_as_they_are_written(tmp_path):

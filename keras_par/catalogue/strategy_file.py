@@ -20,13 +20,14 @@ ENTRY_KEYS = ("axes", "indivisible", "optional")
 UNDIVIDED = "-"
 REPLICATE = "replicate"
 # The keyword options of kp.DataParallel and kp.ModelParallel, and the values each may have. batch_dim_name may be any
-# axis of the mesh, those in UNITS any positive number.
+# axis of the mesh, those in UNITS any positive number, those in OF_PATTERNS a list of patterns.
 OPTIONS: dict[str, tuple] = {"batch_dim_name": (), "auto_shard_dataset": (True, False)} | {
     each.name: tuple(value for value in VALUES.get(each.name, ()) if value is not None)
     for each in fields(Options)
     if each.name != "autotune"
 }
 OF_LAYOUTS = ("batch_dim_name", "propagate")  # those of kp.ModelParallel alone
+OF_PATTERNS = ("recompute",)
 UNITS = {"fusion_mb": "megabytes"}
 
 
@@ -191,6 +192,8 @@ class Reader:
             if key in UNITS:
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
                     self.refuse(("options", key), f"{key} is {value!r}: give it a number of {UNITS[key]} above 0")
+            elif key in OF_PATTERNS:
+                self.require_patterns(("options", key), value)
             elif key in OF_LAYOUTS and not mesh:
                 what = "names an axis" if key == "batch_dim_name" else "is for a [layout]"
                 self.refuse(("options", key), f"{key} {what}, but there is no [mesh]: leave it out")
@@ -201,10 +204,7 @@ class Reader:
     def entry(self, pattern: str, said: Any, mesh: dict[str, int]) -> Entry:
         """What is said of a pattern: axes, "replicate", or a table with either."""
         key = ("layout", pattern)
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            self.refuse(key, f"pattern '{pattern}' is no regular expression: {error}: correct it")
+        self.require_pattern(key, pattern)
         if not isinstance(said, dict):
             return Entry(pattern, self.axes(key, said, mesh))
         self.require_known(key, said, ENTRY_KEYS)
@@ -215,6 +215,20 @@ class Reader:
                 self.refuse((*key, name), f"{name} cannot be {shown(said[name])}, {instead(said[name], allowed)}")
         axes = self.axes((*key, "axes"), said["axes"], mesh)
         return Entry(pattern, axes, bool(said.get("optional", False)), "indivisible" in said)
+
+    def require_patterns(self, key: Key, said: Any) -> None:
+        """Refuses what is no list of patterns."""
+        if not isinstance(said, list) or not all(isinstance(pattern, str) for pattern in said):
+            self.refuse(key, f"{key[-1]} cannot be {shown(said)}: write patterns of layers' names in a list")
+        for pattern in said:
+            self.require_pattern(key, pattern)
+
+    def require_pattern(self, key: Key, pattern: str) -> None:
+        """Refuses what is no regular expression."""
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            self.refuse(key, f"pattern '{pattern}' is no regular expression: {error}: correct it")
 
     def axes(self, key: Key, said: Any, mesh: dict[str, int]) -> Axes:
         """The axis of each dim; () for "replicate"."""

@@ -1,6 +1,7 @@
 """The data-parallel strategy: every rank holds the whole model and works on its rows of each global batch."""
 
 import os
+from collections.abc import Sequence
 
 import keras
 
@@ -36,6 +37,8 @@ class DataParallel(keras.distribution.DataParallel):
         sync_batch_norm: True makes every `BatchNormalization` of a model a synchronized one before its first training:
             it normalizes by the rows of all ranks, as one process does, for one all-gather forward and one all-reduce
             backward a layer.
+        recompute: patterns of names in `model.layers`, and in those of models within it: such a layer keeps only its
+            input, and is computed again in the backward pass. See docs/recomputation.md.
         autotune: True lets the first steps of training choose `fusion_mb` and writes it to "keras-par-autotune.toml";
             the path of a file takes it from there if rank 0 has the file, else chooses and writes it. See
             docs/performance.md.
@@ -49,7 +52,8 @@ class DataParallel(keras.distribution.DataParallel):
 
     Raises:
         ValueError: an option has no such value, a file for `autotune` is wrong, sums cannot go the way that
-            `reduce_by` insists on, or the mesh does not cover all ranks.
+            `reduce_by` insists on, or the mesh does not cover all ranks. Later, before the first step, if a pattern of
+            `recompute` matches no layer.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class DataParallel(keras.distribution.DataParallel):
         custom_loss: Reduction = Options.custom_loss,
         reduce_by: ReduceBy = Options.reduce_by,
         sync_batch_norm: bool = Options.sync_batch_norm,
+        recompute: Sequence[str] = Options.recompute,
     ):
         options = Options(
             reduction=reduction,
@@ -77,6 +82,7 @@ class DataParallel(keras.distribution.DataParallel):
             custom_loss=custom_loss,
             reduce_by=reduce_by,
             sync_batch_norm=sync_batch_norm,
+            recompute=recompute,
         )
         start(options)
         self.keras_par_options = options if autotune is False else tuned(options, autotune)

@@ -25,6 +25,7 @@ from keras_par.sharding.views import is_sharded
 
 WIDTH = 120
 MANY = 5  # ranks of a group that are no longer listed
+OPEN_SIZES = "A ? is a size that the trace left open: 'keras-par plan --input-shape' or data of one shape fills it in."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +67,13 @@ class Description:
         """Of the model's variables, on this rank."""
         return sum(row.local_bytes for row in self.variables)
 
+    @property
+    def has_open_sizes(self) -> bool:
+        """True if sizes of outputs or collectives are not known, which are shown as "?"."""
+        shapes = [row.shape for rows in self.outputs.values() for row in rows]
+        shapes += [shape for calls in self.collectives.values() for call in calls for shape in call.shapes]
+        return any(None in shape for shape in shapes)
+
     def as_json(self) -> dict[str, Any]:
         """All of it, as JSON can carry it."""
         sums = {"bytes": self.num_bytes, "local_bytes": self.local_bytes}
@@ -98,6 +106,8 @@ class Description:
             console.print(f"Collectives of {method}: {summary(calls) or 'none'}")
             if calls:
                 console.print(collectives_table(calls))
+        if self.has_open_sizes:
+            console.print(OPEN_SIZES)
         return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
 
     def _variables_table(self) -> Table:

@@ -1,6 +1,7 @@
 """The model-parallel strategy: ranks divide a model's variables as a layout map says, and the rows of each batch."""
 
 import random
+from collections.abc import Sequence
 
 import keras
 
@@ -40,6 +41,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
         custom_loss: "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
         reduce_by: the way of sums over all ranks, see `kp.DataParallel`.
+        recompute: patterns of layers to be computed again in the backward pass, see `kp.DataParallel`.
         propagate: True divides what follows, too: variables of which operations would take a part only, such as the
             bias of a kernel by columns and the kernel behind it, and results of products by rows. Variables that a
             pattern is for stay as it says. Costs one trace and one broadcast of them before the first step.
@@ -64,6 +66,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         reduce_by: ReduceBy = Options.reduce_by,
         propagate: bool = Options.propagate,
         sync_batch_norm: bool = Options.sync_batch_norm,
+        recompute: Sequence[str] = Options.recompute,
     ):
         self.keras_par_options = Options(
             reduction=reduction,
@@ -75,6 +78,7 @@ class ModelParallel(keras.distribution.ModelParallel):
             reduce_by=reduce_by,
             propagate=propagate,
             sync_batch_norm=sync_batch_norm,
+            recompute=recompute,
         )
         start(self.keras_par_options)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)

@@ -39,6 +39,7 @@ class Sent:
         has_gradient: True if a gradient comes back this way.
         once: the number of the tensor if the move is made once for all that read it, else None.
         is_aside: True if the rows' way through the model does not wait for it, as it is about a variable.
+        dim: along which shards are joined or cut, None where they are added up.
     """
 
     kind: str
@@ -49,16 +50,20 @@ class Sent:
     has_gradient: bool
     once: int | None = None
     is_aside: bool = False
+    dim: int | None = None
 
     @property
     def collectives(self) -> list[tuple[Collective, int]]:
         """What is sent for it, forward and backward, and how many bytes a rank gives to that."""
-        found: list[tuple[Collective, int]] = []
-        if self.kind in FORWARD:
-            found.append((FORWARD[self.kind], self.num_elements * self.item_bytes))
+        found = self.forward
         if self.has_gradient and self.kind in BACKWARD:
             found.append((BACKWARD[self.kind], self.num_after * self.item_bytes))
         return found
+
+    @property
+    def forward(self) -> list[tuple[Collective, int]]:
+        """Of these the ones of the forward pass."""
+        return [(FORWARD[self.kind], self.num_elements * self.item_bytes)] if self.kind in FORWARD else []
 
 
 @dataclass(frozen=True)
@@ -130,14 +135,14 @@ class Case:
         number: int,
         after: Shape | None = None,
         once: int | None = None,
+        dim: int | None = None,
     ) -> None:
         """Notes a move of a tensor like `number`."""
         tensor = self.tensors[number]
         is_wanted = self.is_wanted and tensor.has_gradient
         after = before if after is None else after
-        self.sent.append(
-            Sent(kind, axis, math.prod(before), math.prod(after), tensor.item_bytes, is_wanted, once, tensor.is_weight)
-        )
+        sizes = math.prod(before), math.prod(after)
+        self.sent.append(Sent(kind, axis, *sizes, tensor.item_bytes, is_wanted, once, tensor.is_weight, dim))
 
     def move(self, number: int, moves: Sequence[Move], shape: Shape) -> Shape:
         """Notes moves of a shard of this shape; returns its shape after them."""
@@ -150,7 +155,7 @@ class Case:
                 after[move.dim] = after[move.dim] * size if is_joined else after[move.dim] // size
             if move.kind != "enter" or self.tensors[number].dtype.startswith(("float", "bfloat", "complex")):
                 once = number if move.kind == "enter" and is_first else None
-                self.send(move.kind, move.axis, shape, number, tuple(after), once)
+                self.send(move.kind, move.axis, shape, number, tuple(after), once, move.dim)
             is_first = is_first and move.kind == "enter"
             shape = tuple(after)
         return shape
@@ -161,7 +166,7 @@ class Case:
         for dim, axis in enumerate(axes):
             if axis is not None:
                 after = (*shape[:dim], shape[dim] * self.sizes[axis], *shape[dim + 1 :])
-                self.send("gather", axis, shape, number, after, once=number)
+                self.send("gather", axis, shape, number, after, number, dim)
                 shape = after
 
     def outcome(self, *results: Axes, axis_of: Mapping[Label, str] | None = None) -> Outcome:

@@ -2,75 +2,20 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keras_par.plan.case import Collective, Outcome, Sent
+from keras_par.plan.case import Collective
 from keras_par.plan.layout import Axes
-from keras_par.plan.machine import Machine, Reach
-from keras_par.plan.trace import Operation, Parameter, Tensor, Trace, shape_at
-from keras_par.plan.transfer import transfer
-from keras_par.plan.work import Work, work_of
+from keras_par.plan.machine import crossing_bytes
+from keras_par.plan.options import Options
+from keras_par.plan.reading import read, seen
+from keras_par.plan.recomputing import blocks, held, held_again
+from keras_par.plan.setting import Setting
+from keras_par.plan.trace import Aside, Parameter, Trace, shape_at
 
-CAST = "core.cast"
 TAKE = "numpy.take"
 INDEX_BYTES = 4  # of the number of a row
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where a model is to be trained.
-
-    Args:
-        machine: of each host.
-        mesh: the sizes of its axes, by name, row-major.
-        data_axis: the one along which ranks have other rows.
-        batch_size: rows on all ranks together.
-    """
-
-    machine: Machine
-    mesh: Mapping[str, int]
-    data_axis: str
-    batch_size: int
-
-    @property
-    def num_ranks(self) -> int:
-        """Of the mesh."""
-        return math.prod(self.mesh.values())
-
-    @property
-    def num_rows(self) -> int:
-        """On a rank."""
-        return self.batch_size // self.mesh[self.data_axis]
-
-    def reach(self, axis: str, kind: Collective) -> Reach:
-        """Where the ranks along an axis are, if ranks fill host after host."""
-        names = list(self.mesh)
-        span = math.prod(self.mesh[name] for name in names[names.index(axis) :])  # ranks from a group's first to last
-        if span > self.machine.ranks_per_host:
-            return "network"
-        return "job" if kind == "all_reduce" and self.mesh[axis] == self.num_ranks else "host"
-
-    def sent_seconds(self, sent: Sent) -> float:
-        """Of a move, forward and backward."""
-        size = self.mesh[sent.axis]
-        return sum(
-            self.machine.send_seconds(kind, num_bytes, size, self.reach(sent.axis, kind), sent.is_aside)
-            for kind, num_bytes in sent.collectives
-        )
-
-    def local_elements(self, shape: Sequence[int], axes: Axes) -> int:
-        """Of a shard."""
-        return math.prod(shape) // math.prod(self.mesh[axis] for axis in axes if axis is not None)
-
-
-@dataclass(frozen=True)
-class Read:
-    """What an operation does on a rank: what it makes, how much it works, and what is sent for it."""
-
-    outcome: Outcome
-    work: Work
-    sent: tuple[Sent, ...]
 
 
 @dataclass
@@ -81,9 +26,12 @@ class Prediction:
         seconds: of the step.
         by_layer: seconds of each layer's operations and collectives.
         num_bytes: the largest that a rank holds at a time.
-        parts: of the bytes: variables, gradients, slots, activations and what is gathered.
+        parts: of the bytes: variables, gradients and slots; "activations", which are kept for the backward pass;
+            "recomputed" and "passing", of the layer and of the operation that take most while theirs is under way;
+            "gathered", of the largest tensor; and "sums" of gradients that are under way at a time.
         collectives: each kind and its bytes, in the order of the forward pass, without sums of gradients.
         gradient_bytes: that a rank gives to sums of gradients.
+        crossing_bytes: of all of these, that a rank sends to the next one of a ring.
     """
 
     seconds: float = 0.0
@@ -92,39 +40,12 @@ class Prediction:
     parts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     collectives: list[tuple[Collective, int, str]] = field(default_factory=list)
     gradient_bytes: int = 0
+    crossing_bytes: float = 0.0
 
-
-def seen(stored: Axes, data_axis: str) -> Axes:
-    """The layout that operations see of a variable: it is gathered along the data axis where it is read."""
-    return tuple(None if axis == data_axis else axis for axis in stored)
-
-
-def read(
-    operation: Operation,
-    tensors: Sequence[Tensor],
-    layouts: Mapping[int, Axes],
-    setting: Setting,
-) -> Read:
-    """An operation whose operands are divided so; variables as they are stored."""
-    gathered: list[Sent] = []
-    known = dict(layouts)
-    for number in dict.fromkeys(operation.operands):
-        if number >= 0 and tensors[number].path and setting.data_axis in layouts.get(number, ()):
-            gathered.append(gathering(operation, tensors, number, layouts[number], setting))
-            known[number] = seen(layouts[number], setting.data_axis)
-    outcome = transfer(operation, tensors, known, setting.mesh, setting.num_rows)
-    work = work_of(operation, tensors, known, outcome, setting.mesh, setting.num_rows)
-    return Read(outcome, work, (*gathered, *outcome.sent))
-
-
-def gathering(operation: Operation, tensors: Sequence[Tensor], number: int, stored: Axes, setting: Setting) -> Sent:
-    """The gathering of a variable along the data axis; it is cast first where it is."""
-    tensor = tensors[number]
-    is_cast = operation.name == CAST
-    like = tensors[operation.results[0]] if is_cast else tensor
-    before = setting.local_elements(tensor.shape, stored)
-    after = before * setting.mesh[setting.data_axis]
-    return Sent("gather_and_enter", setting.data_axis, before, after, like.item_bytes, tensor.has_gradient, None, True)
+    @property
+    def held(self) -> dict[str, int]:
+        """The parts of the bytes that are not 0."""
+        return {name: size for name, size in self.parts.items() if size}
 
 
 def update_seconds(parameter: Parameter, stored: Axes, setting: Setting, sparse_rows: int | None = None) -> float:
@@ -138,7 +59,7 @@ def update_seconds(parameter: Parameter, stored: Axes, setting: Setting, sparse_
     if setting.data_axis not in stored:
         kind, sent = gradient_sum(parameter, stored, setting, sparse_rows)
         axis = setting.data_axis
-        seconds += machine.byte_seconds(kind, sent, setting.mesh[axis], setting.reach(axis, kind))
+        seconds += machine.overlap * machine.byte_seconds(kind, sent, setting.mesh[axis], setting.reach(axis, kind))
     return seconds
 
 
@@ -164,18 +85,43 @@ def held_bytes(parameter: Parameter, stored: Axes, setting: Setting) -> dict[str
     return {"variables": own, "gradients": own if parameter.is_trainable else 0, "slots": slots}
 
 
-def predict(trace: Trace, stored: Mapping[str, Axes], setting: Setting) -> Prediction:
-    """The step of a model whose variables lie so; those that are not named are whole."""
+def predict(trace: Trace, stored: Mapping[str, Axes], setting: Setting, recomputed: Collection[str] = ()) -> Prediction:
+    """The step of a model whose variables lie so; those that are not named are whole.
+
+    Args:
+        trace: of the model.
+        stored: by path.
+        setting: where it is trained.
+        recomputed: names of layers that are computed once more in the backward pass.
+    """
     found = Prediction()
+    note_operations(found, trace, stored, setting, recomputed)
+    for aside in trace.asides:
+        found.by_layer[aside.layer] += aside_seconds(aside, setting)
+        found.parts["activations"] += int(aside.kept_bytes * setting.num_rows)
+    note_variables(found, trace, stored, setting)
+    found.num_bytes = sum(found.parts.values())
+    found.seconds = setting.machine.step_seconds + sum(found.by_layer.values())
+    return found
+
+
+def note_operations(
+    found: Prediction, trace: Trace, stored: Mapping[str, Axes], setting: Setting, recomputed: Collection[str]
+) -> None:
+    """Adds what operations cost, send and keep."""
     layouts: dict[int, Axes] = {
         number: stored[tensor.path] for number, tensor in enumerate(trace.tensors) if any(stored.get(tensor.path, ()))
     }
     done: set[tuple] = set()
-    kept: dict[tuple[int, int], None] = {}
-    largest = 0
+    kept: set[tuple[int, int]] = set()
+    passing: dict[str, int] = defaultdict(int)
+    made_in, largest, widest = blocks(trace), 0, 0
     for operation in trace.operations:
         made = read(operation, trace.tensors, layouts, setting)
         layouts.update(zip(operation.results, made.outcome.results, strict=True))
+        holds = held(made)
+        if operation.block and operation.block in recomputed:
+            holds = held_again(operation, made, trace.tensors, made_in, layouts, setting)
         seconds = setting.machine.compute_seconds(made.work.flops, made.work.num_bytes, made.work.num_kernels)
         for sent in made.sent:
             key = sent.kind, sent.axis, sent.once, sent.num_elements
@@ -183,25 +129,55 @@ def predict(trace: Trace, stored: Mapping[str, Axes], setting: Setting) -> Predi
                 done.add(key)
                 seconds += setting.sent_seconds(sent)
                 largest = max(largest, sent.num_after * sent.item_bytes)
-                found.collectives += [(kind, size, operation.layer) for kind, size in sent.collectives]
-        found.by_layer[operation.layer] += seconds
-        kept.update(dict.fromkeys(item for item in made.work.kept.items() if not trace.tensors[item[0]].path))
+                note_sent(found, sent.collectives, setting.mesh[sent.axis], operation.layer)
+        for sent in holds.sent:
+            note_sent(found, sent.forward, setting.mesh[sent.axis], operation.layer)
+        found.by_layer[operation.layer] += seconds + holds.seconds
+        found.parts["activations"] += holds.inner_bytes
+        passing[operation.block] += holds.passing_bytes
+        kept.update(holds.kept.items())
+        widest = max(widest, made.work.passing_bytes)
+    found.parts["activations"] += sum(size for _, size in kept)
+    found.parts["recomputed"] = max(passing.values(), default=0)
+    found.parts["passing"] = widest
+    found.parts["gathered"] = largest
+
+
+def note_sent(found: Prediction, collectives: Sequence[tuple[Collective, int]], num_ranks: int, layer: str) -> None:
+    """Adds collectives among so many ranks."""
+    found.collectives += [(kind, size, layer) for kind, size in collectives]
+    found.crossing_bytes += sum(crossing_bytes(kind, size, num_ranks) for kind, size in collectives)
+
+
+def note_variables(found: Prediction, trace: Trace, stored: Mapping[str, Axes], setting: Setting) -> None:
+    """Adds what variables cost and take."""
     sparse = sparse_rows(trace, setting.num_rows)
     for parameter in trace.parameters:
         axes = stored.get(parameter.path) or (None,) * len(parameter.shape)
-        found.by_layer[parameter.path.rpartition("/")[0]] += update_seconds(
-            parameter, axes, setting, sparse.get(parameter.path)
-        )
-        if parameter.is_trainable and setting.data_axis not in axes and setting.mesh[setting.data_axis] > 1:
-            found.gradient_bytes += gradient_sum(parameter, axes, setting, sparse.get(parameter.path))[1]
+        rows = sparse.get(parameter.path)
+        found.by_layer[parameter.path.rpartition("/")[0]] += update_seconds(parameter, axes, setting, rows)
+        num_shares = setting.mesh[setting.data_axis]
+        if parameter.is_trainable and setting.data_axis not in axes and num_shares > 1:
+            kind, size = gradient_sum(parameter, axes, setting, rows)
+            found.gradient_bytes += size
+            found.crossing_bytes += crossing_bytes(kind, size, num_shares)
         for name, size in held_bytes(parameter, axes, setting).items():
             found.parts[name] += size
+        if parameter.is_trainable and setting.data_axis in axes:
+            found.parts["sums"] += whole_gradient_bytes(parameter, axes, setting)
+    found.parts["sums"] += min(found.gradient_bytes, int(Options.fusion_mb * 2**20))
     found.parts["slots"] += trace.other_bytes
-    found.parts["activations"] = sum(size for _, size in kept)
-    found.parts["gathered"] = largest
-    found.num_bytes = sum(found.parts.values())
-    found.seconds = setting.machine.step_seconds + sum(found.by_layer.values())
-    return found
+
+
+def whole_gradient_bytes(parameter: Parameter, stored: Axes, setting: Setting) -> int:
+    """Bytes of a gradient whose sum is divided along the data axis, before it is."""
+    return setting.local_elements(parameter.shape, seen(stored, setting.data_axis)) * parameter.item_bytes
+
+
+def aside_seconds(aside: Aside, setting: Setting) -> float:
+    """Of what has no rule."""
+    flops, num_bytes = aside.flops * setting.num_rows, aside.num_bytes * setting.num_rows
+    return setting.machine.compute_seconds(flops, num_bytes, aside.num_kernels)
 
 
 def sparse_rows(trace: Trace, num_rows: int) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """The options of a strategy, said once for constructors, files and steps: their names, defaults and values."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 Reduction = Literal["mean", "sum"]
 Compression: TypeAlias = Literal["fp16", "bf16"] | None
@@ -37,8 +38,11 @@ class Options:
     reduce_by: ReduceBy = "auto"
     propagate: bool = False
     sync_batch_norm: bool = False
+    recompute: Sequence[str] = ()
 
     def __post_init__(self):
+        require_patterns(self.recompute)
+        object.__setattr__(self, "recompute", tuple(self.recompute))
         require_megabytes(self.fusion_mb)
         for name in VALUES:
             require(name, getattr(self, name))
@@ -53,6 +57,8 @@ def values_of(hint: Any) -> tuple:
     """What a value of this type may be, () where that cannot be listed."""
     if hint is bool:
         return (True, False)
+    if get_origin(hint) is Sequence:
+        return ()
     parts = get_args(hint)
     if type(None) in parts:
         return next(((None, *found) for found in map(values_of, parts) if found), ())
@@ -77,6 +83,21 @@ def one_of(values: Sequence[Any]) -> str:
     """The values as a sentence lists them."""
     *first, last = map(repr, values)
     return f"{', '.join(first)} or {last}"
+
+
+def require_patterns(patterns: Any) -> None:
+    """Raises ValueError if these are not patterns in a tuple or a list."""
+    if not isinstance(patterns, (tuple, list)) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise ValueError(
+            f"keras-par: recompute={patterns!r} is no tuple of patterns: give the names of layers, as in ('block_.*',)."
+        )
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"keras-par: recompute's pattern '{pattern}' is no regular expression: {error}: correct it."
+            ) from error
 
 
 def require_megabytes(fusion_mb: float) -> None:

@@ -27,6 +27,7 @@ class Tensor:
         has_gradient: True if a gradient is wanted of it.
         path: a variable's, else "".
         is_weight: True if it is made of variables alone, so that no row's way through the model waits for it.
+        within: the number of the tensor in whose memory it is, None if it has its own.
     """
 
     shape: Shape
@@ -35,6 +36,7 @@ class Tensor:
     has_gradient: bool
     path: str = ""
     is_weight: bool = False
+    within: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ class Operation:
         results: numbers of what it makes.
         named: its dims, None where there is no such rule.
         arguments: by their names, with `TensorArgument`s.
+        keeps: numbers of its operands and results that its backward pass reads.
+        inner: what else that reads: bytes for each element of an operand or result, by the number of that.
+        block: the name of the layer that it is part of and that could be computed once more in the backward pass.
     """
 
     name: str
@@ -72,6 +77,28 @@ class Operation:
     results: tuple[int, ...]
     named: Named | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    keeps: tuple[int, ...] = ()
+    inner: tuple[tuple[int, float], ...] = ()
+    block: str = ""
+
+
+@dataclass(frozen=True)
+class Aside:
+    """What a layer computes outside of operations that have a rule, such as loops: for each row, and besides.
+
+    Args:
+        layer: its path.
+        flops: floating-point operations of products, forward and backward, with the next two.
+        num_bytes: read and written.
+        num_kernels: launches, of which rows make no more.
+        kept_bytes: for the backward pass.
+    """
+
+    layer: str
+    flops: float
+    num_bytes: float
+    num_kernels: int
+    kept_bytes: float
 
 
 @dataclass(frozen=True)
@@ -100,6 +127,7 @@ class Trace:
     tensors: list[Tensor] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     parameters: list[Parameter] = field(default_factory=list)
+    asides: list[Aside] = field(default_factory=list)
     other_bytes: int = 0  # of the optimizer's state that belongs to no variable
 
 

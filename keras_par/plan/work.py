@@ -11,12 +11,6 @@ from keras_par.plan.trace import Operation, Tensor, shape_at
 
 PRODUCTS = ("numpy.matmul", "numpy.einsum", "nn.conv", "nn.conv_transpose", "nn.depthwise_conv")
 ATTENTION = "nn.dot_product_attention"
-# Their gradients are made of the upstream gradient alone, so that nothing is kept for them.
-KEEPS_NOTHING = (
-    *("add", "subtract", "negative", "reshape", "transpose", "swapaxes", "moveaxis", "expand_dims", "squeeze"),
-    *("concatenate", "stack", "split", "pad", "repeat", "sum", "mean", "cast", "convert_to_tensor", "stop_gradient"),
-    *("take", "getitem", "average_pool"),
-)
 
 
 @dataclass(frozen=True)
@@ -26,14 +20,20 @@ class Work:
     Args:
         flops: floating-point operations of products; a multiplication and an addition are two.
         num_bytes: read and written.
+        forward_bytes: of these those of the forward pass.
         num_kernels: launches.
-        kept: tensors that are kept for the backward pass, by number, with their bytes.
+        kept: operands and results that are kept for the backward pass, by number, with their bytes.
+        inner_bytes: what else is kept.
+        passing_bytes: that are taken while its backward pass is under way.
     """
 
     flops: float
     num_bytes: float
+    forward_bytes: float
     num_kernels: int
     kept: Mapping[int, int]
+    inner_bytes: int = 0
+    passing_bytes: int = 0
 
 
 def work_of(
@@ -55,7 +55,7 @@ def work_of(
         num_rows: on a rank.
     """
     if not operation.results:
-        return Work(0, 0, 0, {})
+        return Work(0, 0, 0, 0, {})
 
     def elements(number: int, axes: Axes) -> int:
         shape = shape_at(tensors[number].shape, num_rows)
@@ -69,17 +69,18 @@ def work_of(
             if names and names[place]:
                 axes = tuple(outcome.axis_of.get(name) for name in names[place])
             reads[number] = elements(number, axes)
-    makes = [elements(number, axes) for number, axes in zip(operation.results, outcome.results, strict=True)]
-    moved = sum(count * tensors[number].item_bytes for number, count in reads.items())
-    moved += sum(count * tensors[number].item_bytes for number, count in zip(operation.results, makes, strict=True))
-    flops = flops_of(operation, tensors, outcome.axis_of, sizes, num_rows, makes[0])
+    made = [elements(number, axes) for number, axes in zip(operation.results, outcome.results, strict=True)]
+    around = reads | dict(zip(operation.results, made, strict=True))
+    moved = sum(count * tensors[number].item_bytes for number, count in around.items())
+    flops = flops_of(operation, tensors, outcome.axis_of, sizes, num_rows, made[0])
     wanted = [number for number in reads if tensors[number].has_gradient]
     is_backward = bool(wanted) and any(tensors[number].has_gradient for number in operation.results)
     passes = 1 + len(wanted) * is_backward if flops else 1 + is_backward
-    kept = {}
-    if is_backward and operation.name.rpartition(".")[2] not in KEEPS_NOTHING:
-        kept = {number: count * tensors[number].item_bytes for number, count in reads.items()}
-    return Work(flops * passes, moved * (1 + 2 * is_backward), passes, kept)
+    kept = {number: around[number] * tensors[number].item_bytes for number in operation.keeps}
+    inner = sum(round(around[number] * num_bytes) for number, num_bytes in operation.inner)
+    flowing = [number for number in around if tensors[number].has_gradient and not tensors[number].path]
+    passing = inner + sum(around[number] * tensors[number].item_bytes for number in flowing) if is_backward else 0
+    return Work(flops * passes, moved * (1 + 2 * is_backward), moved, passes, kept, inner, passing)
 
 
 def flops_of(

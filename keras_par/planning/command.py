@@ -22,7 +22,9 @@ def add_parser(commands) -> None:
     parser.add_argument(
         "strategy", metavar="STRATEGY", nargs="?", help="a name of the catalogue, or the path of a .toml file"
     )
-    parser.add_argument("model", metavar="FILE:FUNCTION", help="where the model is built, as model.py:build")
+    parser.add_argument(
+        "model", metavar="FILE:FUNCTION", help="where the model is built, as model.py:build; directly after STRATEGY"
+    )
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks of the job")
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank to show (default 0)")
     parser.add_argument("--mesh", metavar="AxB", help="sizes of the mesh's axes, as 2x4, instead of the strategy's")
@@ -30,8 +32,14 @@ def add_parser(commands) -> None:
     parser.add_argument(
         "--input-shape", metavar="AxB", help="sizes that the model's inputs leave open, in their order, as 128x64"
     )
+    parser.add_argument(
+        "--machine",
+        metavar="FILE",
+        help="what time is predicted for: a file by 'keras-par calibrate', or a name that ships; default: what that "
+        "measured here",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--html", type=Path, metavar="PAGE", help="write a page with a picture of mesh and layers")
+    parser.add_argument("--html", type=Path, metavar="PAGE", help="write a page with pictures of mesh, time and memory")
     add_search(parser.add_argument_group("to find the strategy instead"))
     parser.set_defaults(run=run)
 
@@ -43,11 +51,7 @@ def add_search(searching: argparse._ArgumentGroup) -> None:
         help="find the fastest layouts; those of STRATEGY stay, from which 'propagation' goes on",
     )
     searching.add_argument("--memory", metavar="SIZE", help="of a rank, as 8GB; default: the machine's")
-    searching.add_argument(
-        "--machine",
-        metavar="FILE",
-        help="what 'keras-par calibrate' wrote, or a name that ships",
-    )
+    searching.add_argument("--axes", type=int, default=2, metavar="N", help="that a mesh may have, 2 or 3 (default 2)")
     searching.add_argument("--write", type=Path, metavar="FILE", help="write the strategy that is found")
 
 
@@ -70,7 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.strategy is None:
             raise ValueError("keras-par: plan needs a strategy before the model: name one, or let --search find it.")
         found = plan(
-            arguments.strategy, arguments.model, arguments.ranks, arguments.rank, mesh, arguments.batch_size, sizes
+            arguments.strategy,
+            arguments.model,
+            arguments.ranks,
+            arguments.rank,
+            mesh,
+            arguments.batch_size,
+            sizes,
+            arguments.machine,
         )
     except (RuntimeError, ValueError) as error:
         if not str(error).startswith("keras-par: "):
@@ -78,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(str(error), file=sys.stderr)
         return 2
     if arguments.html:
-        from keras_par.planning.page import write_page
+        from keras_par.planning.plan_page import write_page
 
         write_page(found, arguments.html)
         print(f"keras-par: wrote {arguments.html}", file=sys.stderr)
@@ -92,12 +103,12 @@ def require_together(arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: one is for a search and there is none, or the other way round.
     """
-    options = ("memory", "machine", "write") if arguments.search is None else ("html", "rank")
+    options = ("memory", "write") if arguments.search is None else ("rank",)
     idle = next((option for option in options if getattr(arguments, option)), None)
-    if idle is not None and arguments.search is None:
-        raise ValueError(f"keras-par: --{idle} is for a search: add --search dynamic, or leave it out.")
+    if idle == "rank":
+        raise ValueError("keras-par: --rank is for one strategy: --write what is found, and plan that.")
     if idle is not None:
-        raise ValueError(f"keras-par: --{idle} shows one strategy: --write what is found, and plan that.")
+        raise ValueError(f"keras-par: --{idle} is for a search: add --search dynamic, or leave it out.")
 
 
 def numbers(option: str, text: str | None) -> tuple[int, ...]:

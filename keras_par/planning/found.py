@@ -1,4 +1,4 @@
-"""`keras-par plan --search`: finds a strategy for ranks that are not there, and writes its file."""
+"""`keras-par plan --search`: finds a strategy for ranks that are not there, and writes its file and a page about it."""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from keras_par.catalogue.strategy_file import read_strategy, strategy_text
 from keras_par.distribution.load_strategy import find as find_file
+from keras_par.planning.found_page import write_page
 from keras_par.planning.model_file import build_from
 from keras_par.seam.install import install
 from keras_par.searching.explain import as_json, explanation
@@ -24,13 +25,15 @@ def search(arguments: argparse.Namespace, mesh: tuple[int, ...] | None, sizes: t
     said = {}
     if arguments.strategy is not None:
         said = {entry.pattern: entry.axes for entry in read_strategy(find_file(arguments.strategy)).entries}
-    asked = Asked(arguments.batch_size, arguments.search, arguments.memory, mesh, arguments.machine, said)
+    given = arguments.batch_size, arguments.search, arguments.memory, mesh, arguments.machine
+    asked = Asked(*given, said, arguments.axes)
     name = arguments.write.stem if arguments.write else Path(arguments.model.partition(":")[0]).stem
-    found, strategy = found_by(
-        asked, lambda: look_at(lambda: build_from(arguments.model), sizes), arguments.ranks, name
-    )
+    answer = found_by(asked, lambda: look_at(lambda: build_from(arguments.model), sizes), arguments.ranks, name)
     if arguments.write:
-        arguments.write.write_text(strategy_text(strategy), encoding="utf-8")
+        arguments.write.write_text(strategy_text(answer.strategy), encoding="utf-8")
         print(f"keras-par: wrote {arguments.write}", file=sys.stderr)
-    print(json.dumps(as_json(found, strategy), indent=1) if arguments.json else explanation(found, strategy.entries))
+    if arguments.html:
+        write_page(answer, arguments.model, arguments.html)
+        print(f"keras-par: wrote {arguments.html}", file=sys.stderr)
+    print(json.dumps(as_json(answer), indent=1) if arguments.json else explanation(answer))
     return 0

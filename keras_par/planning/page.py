@@ -1,15 +1,21 @@
-"""A plan as a page with a picture of the mesh, the layers and what they send."""
+"""What the pages of plans and of searches share: a file from a template, and pictures of mesh, memory and layers."""
 
-import importlib.resources
-from collections import defaultdict
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_par.distribution.describe import divisions, megabytes, ranks_shown, sent_by_layer, shown, summary
-from keras_par.planning.dry_run import Plan
+from keras_par.distribution.describe import divisions, shown
+from keras_par.plan.cost import Prediction
+from keras_par.searching.sizes import size
+
+LINES, CELLS = 16, 32  # of a mesh that are shown
+LINE = 8  # ranks of a line, where the mesh has one axis
+SMALL = 0.25  # the part of a limit below which a bar is also shown enlarged
 
 
-def write_page(plan: Plan, path: Path) -> None:
+def write(template: str, path: Path, **values: Any) -> None:
     """Writes one self-contained HTML file.
 
     Raises:
@@ -19,45 +25,68 @@ def write_page(plan: Plan, path: Path) -> None:
         import jinja2
     except ModuleNotFoundError:
         raise ValueError("keras-par: --html needs jinja2: run 'pip install jinja2'.") from None
-    text = importlib.resources.files("keras_par.planning").joinpath("page.html.j2").read_text()
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    path.write_text(
-        environment.from_string(text).render(
-            plan=plan,
-            shown=shown,
-            ranks_shown=ranks_shown,
-            divisions=divisions,
-            megabytes=megabytes,
-            **parts(plan),
-        )
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.globals |= {"shown": shown, "divisions": divisions, "size": size}
+    path.write_text(environment.get_template(template).render(values), encoding="utf-8")
 
 
-def parts(plan: Plan) -> dict[str, Any]:
-    """What the page shows: the mesh's cells, and the layers with their variables and collectives."""
-    sent = sent_by_layer(plan.collectives)
-    variables: defaultdict[str, list] = defaultdict(list)
-    for row in plan.description.variables:
-        variables[row.path.rpartition("/")[0]].append(row)
-    layers = [
-        {"row": row, "variables": variables.pop(row.layer, []), "sent": sent.get(row.layer, "")}
-        for row in plan.description.outputs["train_step"]
-    ]
-    rest = [row for rows in variables.values() for row in rows]
-    return {"cells": cells(plan), "layers": layers, "rest": rest, "total": summary(plan.collectives) or "nothing"}
+def picture_of(mesh: Mapping[str, int], own: int, near: Collection[int]) -> dict[str, Any]:
+    """The ranks as lines of the mesh's last axis; of one axis alone as lines that fit.
+
+    Args:
+        mesh: the sizes of its axes.
+        own: the rank that is marked.
+        near: those that are marked beside it.
+    """
+    num_ranks, width = math.prod(mesh.values()), [*mesh.values()][-1]
+    if width in (1, num_ranks):
+        width = LINE
+    starts = range(0, num_ranks, width)[:LINES]
+    kinds = dict.fromkeys(near, "near") | {own: "own"}
+    lines = [[*range(start, min(start + width, num_ranks))][:CELLS] for start in starts]
+    return {
+        "axes": " x ".join(f"{axis} {number}" for axis, number in mesh.items()),
+        "own": own,
+        "lines": [[(rank, kinds.get(rank, "")) for rank in line] for line in lines],
+        "num_hidden": num_ranks - sum(map(len, lines)),
+    }
 
 
-def cells(plan: Plan) -> list[list[dict[str, Any]]]:
-    """The ranks as rows of the mesh's last axis; those that this rank's groups hold are marked by axis."""
-    mesh = plan.description.mesh or {"ranks": plan.num_ranks}
-    width = list(mesh.values())[-1]
-    groups = {call.ranks for call in plan.collectives}
-    marked = {rank for ranks in groups if len(ranks) < plan.num_ranks for rank in ranks}
-    numbers = range(plan.num_ranks)
+def memory_of(prediction: Prediction, limit: float) -> dict[str, Any]:
+    """The parts of a rank's memory as percents of its limit; where that is much larger, also of their sum."""
+    total = prediction.num_bytes
+    scales = [limit] if total > SMALL * limit else [limit, total]
+    return {
+        "total": size(total),
+        "limit": size(limit),
+        "parts": [(name, size(part)) for name, part in prediction.held.items()],
+        "bars": [[100 * part / scale for part in prediction.held.values()] for scale in scales],
+    }
+
+
+def layers_of(prediction: Prediction) -> list[dict[str, Any]]:
+    """Time and bytes of each layer, with what belongs to none."""
+    sent: Counter[str] = Counter()
+    for _, num_bytes, layer in prediction.collectives:
+        sent[layer] += num_bytes
+    rows = [(name or "(outside of layers)", seconds, sent[name]) for name, seconds in prediction.by_layer.items()]
+    rows += [("(sums of gradients)", 0.0, prediction.gradient_bytes)] if prediction.gradient_bytes else []
+    rest = prediction.seconds - sum(prediction.by_layer.values())
+    rows += [("(any step)", rest, 0)] if round(rest, 9) else []
+    longest, most = max(seconds for _, seconds, _ in rows), max(num_bytes for _, _, num_bytes in rows)
     return [
-        [
-            {"rank": rank, "is_own": rank == plan.rank, "is_near": rank in marked}
-            for rank in numbers[start : start + width]
-        ]
-        for start in range(0, plan.num_ranks, width)
+        {
+            "name": name,
+            "milliseconds": f"{seconds * 1e3:.3f}" if seconds else "",
+            "time": seconds and 100 * seconds / longest,
+            "num_bytes": f"{num_bytes:,}" if num_bytes else "",
+            "sent": num_bytes and 100 * num_bytes / most,
+        }
+        for name, seconds, num_bytes in rows
     ]

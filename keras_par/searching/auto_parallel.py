@@ -17,8 +17,8 @@ from keras_par.plan.machine import Machine
 from keras_par.plan.options import Search
 from keras_par.seam.models.binding import Binding
 from keras_par.seam.models.propagate import divide_by
-from keras_par.searching.find import DATA, MODEL
 from keras_par.searching.look import look_at_built
+from keras_par.searching.meshes import AXES, DATA
 from keras_par.searching.search import Asked, Plan, found_for
 from keras_par.sharding.views import sharded
 
@@ -42,11 +42,12 @@ class AutoParallel(Plan, ModelParallel):
 
     Args:
         batch_size: rows of a global batch.
-        search: as `kp.search` has it, with the next four.
+        search: as `kp.search` has it, with the next five.
         memory: of a rank.
-        mesh: the ranks by rows and by the other axis.
+        mesh: the ranks by rows and by the other axes.
         machine: what it is trained on.
         input_shape: sizes that the model's inputs leave open.
+        axes: how many a mesh may have.
         **options: as `kp.ModelParallel` has them.
 
     Raises:
@@ -62,10 +63,11 @@ class AutoParallel(Plan, ModelParallel):
         mesh: Sequence[int] | None = None,
         machine: str | os.PathLike | Machine | None = None,
         input_shape: Sequence[int] = (),
+        axes: int = 2,
         **options: Any,
     ):
         init()
-        self._asked, self._sizes = Asked(batch_size, search, memory, mesh, machine), tuple(input_shape)
+        self._asked, self._sizes = Asked(batch_size, search, memory, mesh, machine, axes=axes), tuple(input_shape)
         self._seen: weakref.WeakSet[keras.Model] = weakref.WeakSet()
         self.plan, self.reasons = Strategy("plan"), "Nothing was searched yet: fit a model."
         whole = keras.distribution.LayoutMap(device_mesh((world.current().size, 1)))
@@ -85,6 +87,8 @@ class AutoParallel(Plan, ModelParallel):
         self.plan, self.reasons = found_for(self._asked, lambda: look_at_built(model, self._sizes))
         sizes = tuple(self.plan.mesh.values()) or (world.current().size, 1)
         self._asked = replace(self._asked, mesh=sizes)
+        again = (*self.keras_par_options.recompute, *self.plan.options.get("recompute", ()))
+        self.keras_par_options = binding.options = replace(self.keras_par_options, recompute=again)
         if self.plan.entries:
             self._divide(model, binding, sizes)
 
@@ -101,5 +105,5 @@ class AutoParallel(Plan, ModelParallel):
 
 
 def device_mesh(sizes: tuple[int, ...]) -> keras.distribution.DeviceMesh:
-    """The ranks by rows and by the other axis."""
-    return keras.distribution.DeviceMesh(sizes, [DATA, MODEL])
+    """The ranks by rows and by the other axes."""
+    return keras.distribution.DeviceMesh(sizes, list(AXES[: len(sizes)]))

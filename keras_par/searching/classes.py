@@ -1,16 +1,12 @@
 """Finds what repeats in a trace: operations and tensors of layers that are alike are decided together."""
 
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from keras_par.plan.trace import Operation, Trace
+from keras_par.searching.paths import layer_of, without_numbers
+from keras_par.searching.turns import turns
 
 ROUNDS = 3  # how far an operation's surroundings are looked at
-
-
-def without_numbers(path: str) -> str:
-    """A path in which layers that were numbered have one name."""
-    return re.sub(r"\d+", "#", path)
 
 
 def numbered(keys: Sequence[Hashable]) -> list[int]:
@@ -22,16 +18,18 @@ def numbered(keys: Sequence[Hashable]) -> list[int]:
 def tensor_classes(trace: Trace, fixed: Mapping[str, Hashable]) -> list[int]:
     """For each tensor the number of its class.
 
-    Variables are of one class if their paths, numbers aside, and shapes are the same, and what is said of them. Others
-    are, if the operations that make them are alike, and those that surround these.
+    Variables are of one class if their paths, numbers aside, and shapes are the same, what is said of them, and their
+    layers' turns. Others are, if the operations that make them are alike, and those that surround these.
 
     Args:
         trace: of a model.
         fixed: what is said of variables, by path.
     """
 
+    turn_of = turns(trace)
+
     def variable(path: str) -> Hashable:
-        return without_numbers(path), fixed.get(path)
+        return without_numbers(path), fixed.get(path), turn_of.get(layer_of(path))
 
     made_by = {number: place for place, operation in enumerate(trace.operations) for number in operation.results}
     colors = operation_classes(trace, made_by, variable)

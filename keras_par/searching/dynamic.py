@@ -110,11 +110,12 @@ def cost_of(problem: Problem, choice: Sequence[int]) -> tuple[float, float]:
 
 
 def elimination_order(problem: Problem) -> list[int]:
-    """The nodes, each time the one of which the smallest table is left."""
+    """The nodes of several states, each time the one of which the smallest table is left."""
     near: dict[int, set[int]] = {}
     for table in problem.tables:
-        for node in table.nodes:
-            near.setdefault(node, set()).update(table.nodes)
+        nodes = [node for node in table.nodes if len(problem.states[node]) > 1]
+        for node in nodes:
+            near.setdefault(node, set()).update(nodes)
 
     def cells(node: int) -> int:
         return math.prod(len(problem.states[other]) for other in near[node] if other != node)
@@ -171,9 +172,14 @@ def solve_with(problem: Problem, order: Sequence[int], limits: Limits) -> list[i
 
 
 def given(problem: Problem, nodes: tuple[int, ...], costs: dict) -> Fronts:
-    """A table of the problem, with a point for each cell, above the least that it costs."""
+    """A table of the problem, with a point for each cell, above the least that it costs.
+
+    Nodes of one state are left out: there is nothing to decide, and arrays have few dims.
+    """
     shape = (*(len(problem.states[node]) for node in nodes), 1)
     seconds, num_bytes = np.full(shape, np.inf), np.full(shape, np.inf)
     for place, cost in costs.items():
         seconds[*place, 0], num_bytes[*place, 0] = cost
-    return Fronts(nodes, seconds - seconds.min(), num_bytes - num_bytes.min())
+    sure = tuple(dim for dim, node in enumerate(nodes) if len(problem.states[node]) == 1)
+    left = tuple(node for node in nodes if len(problem.states[node]) > 1)
+    return Fronts(left, (seconds - seconds.min()).squeeze(sure), (num_bytes - num_bytes.min()).squeeze(sure))

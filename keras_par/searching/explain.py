@@ -2,68 +2,118 @@
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from keras_par.catalogue.strategy_file import Entry, Strategy
+from keras_par.distribution.describe import divisions
+from keras_par.plan.cost import Prediction
+from keras_par.searching.alternatives import Alternative
 from keras_par.searching.find import Candidate, Found
-from keras_par.searching.sizes import size
+from keras_par.searching.sizes import short, size
 
 WIDTH = 120
 LAYERS = 12  # of the most expensive that are shown
 
 
-def strategy_of(found: Found, entries: tuple[Entry, ...], name: str) -> Strategy:
-    """The plan as a strategy file has it."""
-    best = found.best
-    what = f"Found by the search '{found.mode}': {times(best)} a step and {size(best.prediction.num_bytes)} a rank."
-    return Strategy(name, what, best.mesh if entries else {}, entries)
+@dataclass(frozen=True)
+class Answer:
+    """All that a search says.
+
+    Args:
+        found: what it found.
+        strategy: the same, as a file has it.
+        alternatives: other layouts of classes of variables, those with most to do first.
+    """
+
+    found: Found
+    strategy: Strategy
+    alternatives: Sequence[Alternative] = ()
+
+    @property
+    def other_plans(self) -> list[tuple[str, Candidate]]:
+        """Plain data parallel, if that was not found, and the best of each other mesh; what they are called first."""
+        others = [(mesh_of(each), each) for each in self.found.others]
+        plain = self.found.data_parallel
+        return others if plain is None or not self.found.best.layouts else [("data parallel", plain), *others]
+
+    def longer(self, prediction: Prediction) -> str:
+        """How much longer another step takes."""
+        return f"{prediction.seconds / self.found.best.prediction.seconds - 1:+.2%}"
+
+    def note(self, prediction: Prediction) -> str:
+        """That a plan does not fit into the memory, if so."""
+        return "" if prediction.num_bytes <= self.found.memory else "does not fit"
 
 
-def explanation(found: Found, entries: Sequence[Entry]) -> str:
+def strategy_of(found: Found, entries: tuple[Entry, ...], recompute: Sequence[str], name: str) -> Strategy:
+    """The plan as a strategy file has it, with patterns of variables and of layers that are computed again."""
+    prediction = found.best.prediction
+    what = f"Found by the search '{found.mode}': {milliseconds(prediction.seconds)} a step and "
+    what += f"{size(prediction.num_bytes)} a rank."
+    options = {"recompute": list(recompute)} if recompute else {}
+    return Strategy(name, what, found.best.mesh if entries else {}, entries, options)
+
+
+def explanation(answer: Answer) -> str:
     """All of it."""
-    best = found.best
+    found, entries = answer.found, answer.strategy.entries
+    prediction = found.best.prediction
     console = Console(file=io.StringIO(), width=WIDTH, color_system=None)
-    console.print(f"Search '{found.mode}', {size(found.memory)} a rank: {mesh_of(best)}, {times(best)} a step.")
-    parts = ", ".join(f"{name} {size(held)}" for name, held in best.prediction.parts.items())
-    console.print(f"A rank holds {size(best.prediction.num_bytes)}: {parts}.")
+    console.print(
+        f"Search '{found.mode}', {size(found.memory)} a rank: {mesh_of(found.best)}, "
+        f"{milliseconds(prediction.seconds)} a step."
+    )
+    console.print(held(prediction))
     if entries:
         layouts = Table("variables", "layout", box=None, pad_edge=False)
         for entry in entries:
-            layouts.add_row(entry.pattern, "(" + ", ".join(axis or "-" for axis in entry.axes) + ")")
+            layouts.add_row(entry.pattern, divisions(entry.axes))
         console.print(layouts)
     else:
         console.print("Every rank holds all variables: data parallel.")
-    console.print(layers_table(best))
-    console.print(others_table(found))
+    if again := answer.strategy.options.get("recompute"):
+        console.print(f"Computed again in the backward pass: {', '.join(again)}.")
+    console.print(layers_table(prediction))
+    console.print(others_table(answer))
+    if answer.alternatives:
+        console.print(alternatives_table(answer))
     return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
 
 
-def layers_table(best: Candidate) -> Table:
+def layers_table(prediction: Prediction) -> Table:
     """The layers that take longest."""
     table = Table("layer", "ms a step", "part", box=None, pad_edge=False)
-    total = best.prediction.seconds
-    for layer, seconds in sorted(best.prediction.by_layer.items(), key=lambda item: -item[1])[:LAYERS]:
-        table.add_row(layer or "(outside of layers)", f"{seconds * 1e3:.3f}", f"{seconds / total:.1%}")
+    for layer, seconds in sorted(prediction.by_layer.items(), key=lambda item: -item[1])[:LAYERS]:
+        table.add_row(layer or "(outside of layers)", f"{seconds * 1e3:.3f}", f"{seconds / prediction.seconds:.1%}")
     return table
 
 
-def others_table(found: Found) -> Table:
+def others_table(answer: Answer) -> Table:
     """Why not: the best plan of each other mesh, and plain data parallel."""
     table = Table("why not", "ms a step", "longer", "a rank holds", "", box=None, pad_edge=False)
-    plain = found.data_parallel
-    rows = [(mesh_of(each), each) for each in found.others]
-    if plain is not None and found.best.layouts:
-        rows.insert(0, ("data parallel", plain))
-    for name, each in rows:
-        longer = each.prediction.seconds / found.best.prediction.seconds - 1
-        fits = "" if each.prediction.num_bytes <= found.memory else "does not fit"
-        table.add_row(
-            name, f"{each.prediction.seconds * 1e3:.3f}", f"{longer:+.1%}", size(each.prediction.num_bytes), fits
-        )
+    for name, each in answer.other_plans:
+        table.add_row(name, *costs(answer, each.prediction), answer.note(each.prediction))
     return table
+
+
+def alternatives_table(answer: Answer) -> Table:
+    """Why not: the next best layout of each class of variables, over the mesh that was found."""
+    columns = ("why not, for variables", "which lie", "so", "ms a step", "longer", "a rank holds", "")
+    table = Table(*columns, box=None, pad_edge=False)
+    for each in answer.alternatives:
+        notes = [answer.note(each.prediction), "" if each.is_free else "others as they are"]
+        layouts = divisions(each.chosen), divisions(each.axes)
+        table.add_row(each.pattern, *layouts, *costs(answer, each.prediction), ", ".join(filter(None, notes)))
+    return table
+
+
+def costs(answer: Answer, prediction: Prediction) -> tuple[str, str, str]:
+    """Milliseconds, how much longer that is, and what a rank holds."""
+    return f"{prediction.seconds * 1e3:.3f}", answer.longer(prediction), size(prediction.num_bytes)
 
 
 def mesh_of(candidate: Candidate) -> str:
@@ -71,24 +121,44 @@ def mesh_of(candidate: Candidate) -> str:
     return " x ".join(f"{axis} {number}" for axis, number in candidate.mesh.items())
 
 
-def times(candidate: Candidate) -> str:
-    """Of a step."""
-    return f"{candidate.prediction.seconds * 1e3:.3g} ms"
+def milliseconds(seconds: float) -> str:
+    """As "3.7 ms"."""
+    return f"{short(seconds * 1e3)} ms"
 
 
-def as_json(found: Found, strategy: Strategy) -> dict[str, Any]:
+def held(prediction: Prediction) -> str:
+    """A sentence about the memory of a rank."""
+    parts = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in prediction.held.items())
+    return f"A rank holds {size(prediction.num_bytes)}: {parts}."
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
     """The plan, what it costs and what others would, as JSON can carry it."""
+    found = answer.found
 
     def candidate(each: Candidate) -> dict[str, Any]:
         prediction = each.prediction
         return {"mesh": each.mesh, "seconds": prediction.seconds, "bytes": prediction.num_bytes, **prediction.parts}
 
+    def alternative(each: Alternative) -> dict[str, Any]:
+        return {
+            "pattern": each.pattern,
+            "shape": each.shape,
+            "chosen": each.chosen,
+            "layout": each.axes,
+            "seconds": each.prediction.seconds,
+            "bytes": each.prediction.num_bytes,
+            "others_free": each.is_free,
+        }
+
     return {
         "search": found.mode,
         "memory": found.memory,
         "best": candidate(found.best),
-        "layout": {entry.pattern: entry.axes for entry in strategy.entries},
+        "recompute": answer.strategy.options.get("recompute", []),
+        "layout": {entry.pattern: entry.axes for entry in answer.strategy.entries},
         "layers": found.best.prediction.by_layer,
         "others": list(map(candidate, found.others)),
         "data_parallel": None if found.data_parallel is None else candidate(found.data_parallel),
+        "alternatives": list(map(alternative, answer.alternatives)),
     }

@@ -4,28 +4,38 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keras_par.plan.cost import Prediction, Setting, predict
+from keras_par.plan.cost import Prediction, predict
 from keras_par.plan.layout import Axes, complaint
 from keras_par.plan.machine import Machine
 from keras_par.plan.mesh import Mesh
 from keras_par.plan.options import Search
+from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
 from keras_par.searching import dynamic, exact, propagation, recursive
-from keras_par.searching.problem import Maker
+from keras_par.searching.maker import Maker
+from keras_par.searching.meshes import DATA, MODEL, meshes, named
+from keras_par.searching.problem import Problem
 from keras_par.searching.sizes import size
+from keras_par.searching.within import within
 
-DATA, MODEL = "batch", "model"
-TRIES = 8  # with less and less memory for all but the largest tensor that is gathered
 MORE_RANKS = 14  # doublings that are looked at for a model that does not fit
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mesh, with the layouts that were found for it."""
+    """A mesh, with what was found for it.
+
+    Args:
+        mesh: the sizes of its axes.
+        layouts: of the variables that are divided, by path.
+        prediction: of a step.
+        recomputed: the names of the layers that are computed once more in the backward pass.
+    """
 
     mesh: dict[str, int]
     layouts: dict[str, Axes]
     prediction: Prediction
+    recomputed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,7 @@ def find(
     memory: float | None = None,
     mesh: Mapping[str, int] | None = None,
     fixed: Mapping[str, Axes] | None = None,
+    num_axes: int = 2,
 ) -> Found:
     """The best plan for a model.
 
@@ -66,14 +77,15 @@ def find(
         batch_size: rows on all ranks together.
         mode: the search.
         memory: bytes that a rank may hold; the machine's unless given.
-        mesh: the ranks by rows and by the other axis, by the names "batch" and "model"; any unless given.
+        mesh: the ranks by rows and by the other axes, as `meshes.named` names them; any unless given.
         fixed: layouts that are said already, by path.
+        num_axes: that a mesh may have.
 
     Raises:
         ValueError: nothing fits; the sentence names the smallest number of ranks that was found to.
     """
     capacity = machine.memory_gb * 2**30 if memory is None else memory
-    searcher = Searcher(trace, machine, batch_size, mode, capacity, fixed or {})
+    searcher = Searcher(trace, machine, batch_size, mode, capacity, fixed or {}, num_axes)
     found = searcher.fitting([dict(mesh)]) if mesh is not None else searcher.candidates(num_ranks)
     if not found:
         raise ValueError(searcher.refusal(num_ranks, mesh))
@@ -96,27 +108,31 @@ class Searcher:
         mode: Search,
         capacity: float,
         fixed: Mapping[str, Axes],
+        num_axes: int,
     ):
         self.trace, self.machine, self.batch_size, self.mode = trace, machine, batch_size, mode
-        self.capacity, self.fixed = capacity, fixed
-        self._best: dict[tuple[int, int], Candidate | None] = {}
+        self.capacity, self.fixed, self.num_axes = capacity, fixed, num_axes
+        self._best: dict[tuple[int, ...], Candidate | None] = {}
 
     def candidates(self, num_ranks: int) -> list[Candidate]:
         """The best of each mesh that is tried: of all, for `recursive` of those that halving comes to.
 
-        These are chosen by time alone, so that all others are looked at where none of them fits.
+        Fewer ranks are compared by time alone. All other meshes are looked at where none of these fits.
         """
         if self.mode == "recursive":
-            by_time = Searcher(self.trace, self.machine, self.batch_size, self.mode, math.inf, self.fixed)
+            by_time = Searcher(
+                self.trace, self.machine, self.batch_size, self.mode, math.inf, self.fixed, self.num_axes
+            )
 
-            def seconds(by_rows: int, by_model: int) -> float:
-                found = by_time.best_of({DATA: by_rows, MODEL: by_model})
+            def seconds(*sizes: int) -> float:
+                searcher = self if math.prod(sizes) == num_ranks else by_time
+                found = searcher.best_of(named(sizes))
                 return math.inf if found is None else found.prediction.seconds
 
-            found = self.fitting([{DATA: each[0], MODEL: each[1]} for each in recursive.halvings(num_ranks, seconds)])
+            found = self.fitting([named(each) for each in recursive.halvings(num_ranks, seconds, self.num_axes)])
             if found:
                 return found
-        return self.fitting(meshes(num_ranks))
+        return self.fitting(meshes(num_ranks, self.num_axes))
 
     def fitting(self, wanted: Sequence[Mapping[str, int]]) -> list[Candidate]:
         """The best of each of these meshes, if anything fits."""
@@ -128,7 +144,7 @@ class Searcher:
 
     def best_of(self, mesh: Mapping[str, int]) -> Candidate | None:
         """The best for a mesh; None if nothing fits, or the batch or what is said already cannot be cut so."""
-        key = mesh[DATA], mesh[MODEL]
+        key = tuple(mesh.values())
         if key not in self._best:
             can_be = self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None
             self._best[key] = self._search(dict(mesh)) if can_be else None
@@ -142,29 +158,36 @@ class Searcher:
         return next((f"variable '{path}' cannot lie so: {why}" for path, why in wrong if why), None)
 
     def _search(self, mesh: dict[str, int]) -> Candidate | None:
+        """The fastest; where that does not fit, the faster of what does, with and without recomputation."""
         maker = Maker(self.trace, self.setting(mesh), self.fixed)
         problem = maker.make()
-        capacity = self.capacity
-        for _ in range(TRIES):
-            if self.mode == "dynamic":
-                choice = dynamic.solve(problem, capacity)
-            elif self.mode == "exact":
-                choice = exact.solve(problem, capacity)
-            elif self.mode == "recursive":
-                choice = recursive.solve(maker, capacity)
-            else:
-                choice = propagation.solve(maker, capacity)
-            if choice is None:
-                return None
-            layouts = maker.layouts(choice)
-            prediction = predict(self.trace, layouts, maker.setting)
-            if prediction.num_bytes <= self.capacity:
-                return Candidate(mesh, layouts, prediction)
-            # The problem does not know the largest tensor that is gathered: it gets less memory by what is too much.
-            cost = problem.cost(choice)
-            assert cost is not None
-            capacity = cost[1] - (prediction.num_bytes - self.capacity)
-        return None
+        fastest = self._fitting(maker, problem, math.inf)
+        if fastest is None or fastest.prediction.num_bytes <= self.capacity:
+            return fastest
+        found = [self._fitting(maker, problem, self.capacity)]
+        if any(operation.block for operation in self.trace.operations):
+            maker = Maker(self.trace, maker.setting, self.fixed, recomputes=True)
+            found.append(self._fitting(maker, maker.make(), self.capacity))
+        return min(filter(None, found), key=lambda each: each.prediction.seconds, default=None)
+
+    def _fitting(self, maker: Maker, problem: Problem, limit: float) -> Candidate | None:
+        """The best of a problem that fits into a memory."""
+
+        def predicted(choice: list[int]) -> Prediction:
+            return predict(self.trace, maker.layouts(choice), maker.setting, maker.recomputed(choice))
+
+        found = within(limit, problem, lambda capacity: self._solve(maker, problem, capacity), predicted)
+        if found is None:
+            return None
+        choice, prediction = found
+        return Candidate(dict(maker.setting.mesh), maker.layouts(choice), prediction, maker.recomputed(choice))
+
+    def _solve(self, maker: Maker, problem: Problem, capacity: float) -> list[int] | None:
+        if self.mode == "dynamic":
+            return dynamic.solve(problem, capacity)
+        if self.mode == "exact":
+            return exact.solve(problem, capacity)
+        return recursive.solve(maker, capacity) if self.mode == "recursive" else propagation.solve(maker, capacity)
 
     def data_parallel(self, num_ranks: int) -> Candidate | None:
         """Rows alone divided, None if that cannot be."""
@@ -176,7 +199,7 @@ class Searcher:
     def refusal(self, num_ranks: int, mesh: Mapping[str, int] | None) -> str:
         """Why there is no plan, and how many ranks there would be one for."""
         has = size(self.capacity)
-        wanted = meshes(num_ranks) if mesh is None else [mesh]
+        wanted = meshes(num_ranks, self.num_axes) if mesh is None else [mesh]
         if not any(self.batch_size % each[DATA] == 0 for each in wanted):
             return f"keras-par: a batch of {self.batch_size} rows cannot be cut for {num_ranks} ranks: give another."
         reasons = [self.wrong_with(each) for each in wanted]
@@ -196,12 +219,6 @@ class Searcher:
         """The smallest of the next doublings of a number of ranks for which something fits."""
         for doubling in range(1, MORE_RANKS):
             wanted = num_ranks << doubling
-            if any(self.best_of(mesh) is not None for mesh in meshes(wanted)):
+            if any(self.best_of(mesh) is not None for mesh in meshes(wanted, self.num_axes)):
                 return wanted
         return None
-
-
-def meshes(num_ranks: int) -> list[dict[str, int]]:
-    """All ways to lay ranks out."""
-    divisors = [number for number in range(1, num_ranks + 1) if num_ranks % number == 0]
-    return [{DATA: by_rows, MODEL: num_ranks // by_rows} for by_rows in divisors]

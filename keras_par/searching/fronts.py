@@ -53,14 +53,18 @@ class Fronts:
 
     def decide(self, choice: dict[int, int], point: int) -> None:
         """Writes down the states of the nodes that were eliminated on the way to a point."""
-        self.origin.decide(self, choice, point)
+        waiting = [(self, point)]
+        while waiting:
+            fronts, place = waiting.pop()
+            waiting += fronts.origin.back(fronts, choice, place)
 
 
 class Origin:
     """Of a table that was given."""
 
-    def decide(self, fronts: Fronts, choice: dict[int, int], point: int) -> None:
-        """Nothing was eliminated."""
+    def back(self, fronts: Fronts, choice: dict[int, int], point: int) -> list[tuple[Fronts, int]]:
+        """Writes down the state of a node that was eliminated; the tables that it was made of, with their points."""
+        return []
 
 
 @dataclass
@@ -71,12 +75,11 @@ class Sum(Origin):
     right: Fronts
     points: np.ndarray  # of shape (*states, points): the left's times the points of the right, plus the right's
 
-    def decide(self, fronts: Fronts, choice: dict[int, int], point: int) -> None:
-        """As both were made."""
+    def back(self, fronts: Fronts, choice: dict[int, int], point: int) -> list[tuple[Fronts, int]]:
+        """Both tables."""
         found = int(self.points[tuple(choice[node] for node in fronts.nodes)][point])
         left, right = divmod(found, self.right.width)
-        self.left.decide(choice, left)
-        self.right.decide(choice, right)
+        return [(self.left, left), (self.right, right)]
 
 
 @dataclass
@@ -86,9 +89,9 @@ class Narrowed(Origin):
     of: Fronts
     points: np.ndarray
 
-    def decide(self, fronts: Fronts, choice: dict[int, int], point: int) -> None:
-        """As before."""
-        self.of.decide(choice, int(self.points[tuple(choice[node] for node in fronts.nodes)][point]))
+    def back(self, fronts: Fronts, choice: dict[int, int], point: int) -> list[tuple[Fronts, int]]:
+        """The table as it was before."""
+        return [(self.of, int(self.points[tuple(choice[node] for node in fronts.nodes)][point]))]
 
 
 @dataclass
@@ -99,11 +102,11 @@ class Minimum(Origin):
     node: int
     points: np.ndarray  # the state times the points of `of`, plus its point
 
-    def decide(self, fronts: Fronts, choice: dict[int, int], point: int) -> None:
-        """The node's state, and what was before."""
+    def back(self, fronts: Fronts, choice: dict[int, int], point: int) -> list[tuple[Fronts, int]]:
+        """The node's state, and the table that has it."""
         found = int(self.points[tuple(choice[node] for node in fronts.nodes)][point])
         choice[self.node], before = divmod(found, self.of.width)
-        self.of.decide(choice, before)
+        return [(self.of, before)]
 
 
 def worth_of(seconds: np.ndarray, num_bytes: np.ndarray, price: float) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Traces a model's forward pass and loss without its variables taking memory, for models that fit nowhere, too."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import keras
 import tensorflow as tf
@@ -10,6 +11,7 @@ from keras_par.plan.trace import TRACED_ROWS, Parameter, Trace, without_idle_gra
 from keras_par.seam.call.dry_step import spec_of
 from keras_par.seam.variables import operations
 from keras_par.seam.variables.open_variable import OpenVariable, values_hidden, without_values
+from keras_par.searching.backward import note_backward
 from keras_par.sharding.recording import Recorder
 
 
@@ -56,20 +58,48 @@ def trace_of(model: keras.Model, optimizer: keras.optimizers.Optimizer, sizes: S
     note_parameters(model, optimizer, trace)
     recorder = Recorder(trace)
     variables = [variable for variable in model.variables if isinstance(variable, OpenVariable)]
+
+    def step() -> None:
+        for variable in variables:
+            value = tf.compat.v1.placeholder(variable.dtype, variable.shape)
+            if value.dtype.is_floating:  # others are seeds and counters
+                value = recorder.variable(value, variable.path, variable.trainable)
+            variable.trace_value = value
+        x, y = keras.tree.map_structure(placeholder, known(model, spec_of(model, TRACED_ROWS, sizes)))
+        loss = model.compute_loss(x, y, model(x, training=True), training=True)
+        note_backward(trace, recorder, tf.convert_to_tensor(getattr(loss, "local", loss)))
+
     try:
-        with tf.Graph().as_default():
-            for variable in variables:
-                value = tf.compat.v1.placeholder(variable.dtype, variable.shape)
-                if value.dtype.is_floating:  # others are seeds and counters
-                    value = recorder.variable(value, variable.path, variable.trainable)
-                variable.trace_value = value
-            x, y = keras.tree.map_structure(placeholder, known(model, spec_of(model, TRACED_ROWS, sizes)))
-            model.compute_loss(x, y, model(x, training=True), training=True)
+        tf.function(step, autograph=False).get_concrete_function()
     finally:
         for variable in variables:
             variable.trace_value = None
+    note_blocks(trace, recomputable(model))
     without_idle_gradients(trace)
     return trace
+
+
+def recomputable(model: keras.Model) -> Iterator[str]:
+    """The names of the layers that may be computed once more in the backward pass.
+
+    They change no state but seeds, and have no embeddings, which would be read whole.
+    """
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from recomputable(layer)
+            continue
+        has_state = any(tf.as_dtype(variable.dtype).is_floating for variable in layer.non_trainable_variables)
+        has_tables = any(isinstance(part, keras.layers.Embedding) for part in layer._flatten_layers())
+        if not has_state and not has_tables:
+            yield layer.name
+
+
+def note_blocks(trace: Trace, names: Iterable[str]) -> None:
+    """Writes down which operations belong to layers of these names."""
+    known = set(names)
+    for place, operation in enumerate(trace.operations):
+        name = next((part for part in operation.layer.split("/") if part in known), "")
+        trace.operations[place] = replace(operation, block=name)
 
 
 def known(model: keras.Model, specs: tuple) -> tuple:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from keras_par.catalogue.strategy_file import Entry
-from keras_par.plan.layout import Axes, matches
-from keras_par.searching.classes import without_numbers
+from keras_par.plan.layout import Axes
+from keras_par.searching.paths import without_numbers
 
 
 def entries(layouts: Mapping[str, Axes], paths: Iterable[str]) -> tuple[Entry, ...]:
@@ -15,17 +15,19 @@ def entries(layouts: Mapping[str, Axes], paths: Iterable[str]) -> tuple[Entry, .
         layouts: of the variables that are divided, by path.
         paths: of all variables.
     """
+    alike: dict[str, set[Axes | None]] = {}
+    for path in paths:
+        alike.setdefault(without_numbers(path), set()).add(layouts.get(path))
     found: dict[str, Axes] = {}
-    others = set(paths)
     for path, axes in layouts.items():
-        if any(matches(pattern, path) for pattern in found):
-            continue
-        pattern = pattern_of(path)
-        alike = {other for other in others if matches(pattern, other)}
-        if any(layouts.get(other) != axes for other in alike):
-            pattern = re.escape(path)
-        found[pattern] = axes
+        is_common = len(alike[without_numbers(path)]) == 1
+        found[pattern_of(path) if is_common else re.escape(path)] = axes
     return tuple(Entry(pattern, axes) for pattern, axes in found.items())
+
+
+def names(some: Iterable[str], all_names: Iterable[str]) -> tuple[str, ...]:
+    """Patterns that match these names, and none of the others."""
+    return tuple(entry.pattern for entry in entries(dict.fromkeys(some, ()), all_names))
 
 
 def pattern_of(path: str) -> str:

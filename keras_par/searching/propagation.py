@@ -2,7 +2,7 @@
 
 import math
 
-from keras_par.searching.problem import Maker
+from keras_par.searching.maker import Maker
 from keras_par.searching.recursive import in_order
 
 
@@ -13,7 +13,7 @@ def solve(maker: Maker, capacity: float = math.inf) -> list[int] | None:
 
 
 def by_distance(maker: Maker, start: set[int]) -> list[int]:
-    """The nodes of variables, in the order of how many operations lie between them and those of `start`."""
+    """The free nodes, in the order of how many operations lie between them and those of `start`."""
     neighbours: dict[int, set[int]] = {}
     for table in maker.problem.tables:
         for node in table.nodes:
@@ -23,5 +23,5 @@ def by_distance(maker: Maker, start: set[int]) -> list[int]:
         for other in sorted(neighbours.get(node, set()) - distance.keys()):
             distance[other] = distance[node] + 1
             waiting.append(other)
-    nodes = maker.variable_nodes
+    nodes = maker.free_nodes
     return sorted(nodes, key=lambda node: distance.get(node, math.inf))

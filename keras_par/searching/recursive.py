@@ -1,30 +1,54 @@
 """The search `recursive`: the ranks are halved again and again, and the heaviest operations choose first.
 
-As D-Rec does it (Wang et al., 2021): each halving goes to the axis of rows or to the other, whichever is faster. For a
-mesh, variables take the layout that costs least beside those that have chosen, and look once more until none changes.
+As D-Rec does it (Wang et al., 2021): each halving goes to the axis of rows or to another, whichever is fastest. For a
+mesh, variables take the layout that costs least beside the others', until none changes; from several starts, as some
+layouts are only better together.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from keras_par.searching.problem import Maker
+from keras_par.plan.layout import Axes
+from keras_par.searching.maker import Maker
+from keras_par.searching.standing import Standing
 
 SWEEPS = 8
+WIDTHS = range(2, 9)  # of neighbours that change together
 
 
-def halvings(num_ranks: int, cost: Callable[[int, int], float]) -> list[tuple[int, int]]:
-    """The meshes, ranks by rows and by the other axis, that halving looks at, the last ones for all ranks.
+def halvings(num_ranks: int, cost: Callable[..., float], num_axes: int = 2) -> list[tuple[int, ...]]:
+    """The meshes of all ranks, by rows and by the other axes, that halving looks at, and those beside the fastest.
 
     Args:
         num_ranks: of the job.
-        cost: seconds of a mesh, infinite where it cannot be.
+        cost: seconds of a mesh of such sizes, infinite where it cannot be.
+        num_axes: of the meshes.
     """
-    mesh, tried = (1, 1), []
+    mesh: tuple[int, ...] = (1,) * num_axes
+    tried = [mesh]
     for factor in factors(num_ranks):
-        either = [(mesh[0] * factor, mesh[1]), (mesh[0], mesh[1] * factor)]
-        tried = either
-        mesh = min(either, key=lambda each: cost(*each))
-    return tried or [mesh]
+        tried = [grown(mesh, axis, factor) for axis in range(num_axes)]
+        mesh = min(tried, key=lambda each: cost(*each))
+    while beside := [each for each in neighbours(mesh) if each not in tried]:
+        tried += beside
+        mesh = min((mesh, *beside), key=lambda each: cost(*each))
+    return tried
+
+
+def grown(mesh: tuple[int, ...], axis: int, factor: int) -> tuple[int, ...]:
+    """A mesh with a multiple of ranks along an axis."""
+    return (*mesh[:axis], mesh[axis] * factor, *mesh[axis + 1 :])
+
+
+def neighbours(mesh: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The meshes of as many ranks where one factor goes to another axis."""
+    found = []
+    for giver, taker in itertools.permutations(range(len(mesh)), 2):
+        for factor in sorted(set(factors(mesh[giver]))):
+            less = (*mesh[:giver], mesh[giver] // factor, *mesh[giver + 1 :])
+            found.append(grown(less, taker, factor))
+    return found
 
 
 def factors(number: int) -> list[int]:
@@ -39,41 +63,84 @@ def factors(number: int) -> list[int]:
 
 
 def solve(maker: Maker, capacity: float = math.inf) -> list[int] | None:
-    """States of all nodes that fit into a memory, None if none were found."""
-    nodes = maker.variable_nodes
-    state = dict.fromkeys(nodes, 0)
-    best = score(maker, state, capacity)
+    """States of all nodes that fit into a memory, None if none were found.
+
+    Comes from several starts to where neither another state of one variable nor of two neighbours is better; then the
+    best of these takes over what neighbours have in the others.
+    """
+    order = in_order_of_reading(maker)
+    single, pairs = [(node,) for node in maker.free_nodes], list(itertools.pairwise(order))
+    found = [standing for start in starts(maker) if (standing := standing_at(maker, start, capacity)) is not None]
+    for standing in found:
+        descend(standing, single)
+        descend(standing, pairs)
+    if not found:
+        return None
+    best = min(found, key=lambda each: each.score)
+    others = [{node: each.choice[node] for node in order} for each in found]
     for _ in range(SWEEPS):
-        before = dict(state)
-        for node in nodes:
-            best = improve(maker, state, node, capacity, best)
-        if state == before:
+        is_better = [cross(best, other, order) for other in others]
+        if not any(is_better):
             break
-    return maker.complete(state) if best[0] == 0 else None
+        descend(best, single)
+    return best.choice if best.score[0] == 0 else None
 
 
-def improve(
-    maker: Maker, state: dict[int, int], node: int, capacity: float, best: tuple[float, float]
-) -> tuple[float, float]:
-    """Gives a node the state that is best beside the others'; returns what that scores."""
-    for other in range(len(maker.problem.states[node])):
-        found = score(maker, {**state, node: other}, capacity)
-        if found < best:
-            best, state[node] = found, other
-    return best
+def standing_at(maker: Maker, variables: dict[int, int], capacity: float) -> Standing | None:
+    """What follows from states of the variables, None if layers that repeat would differ."""
+    choice = maker.complete(variables)
+    return None if choice is None else Standing(maker, choice, capacity)
 
 
-def score(maker: Maker, state: dict[int, int], capacity: float) -> tuple[float, float]:
-    """Bytes beyond the memory, and seconds: the less the better."""
-    choice = maker.complete(state)
-    cost = None if choice is None else maker.problem.cost(choice)
-    return (math.inf, math.inf) if cost is None else (max(cost[1] - capacity, 0.0), cost[0])
+def descend(standing: Standing, groups: Sequence[tuple[int, ...]]) -> None:
+    """Looks at each group of nodes until none changes any more."""
+    for _ in range(SWEEPS):
+        if not any([improve(standing, group) for group in groups]):
+            break
+
+
+def improve(standing: Standing, group: tuple[int, ...]) -> bool:
+    """Gives nodes the states that are best together beside the others'; True if these are others."""
+    states = (range(len(standing.maker.problem.states[node])) for node in group)
+    return any([standing.better(dict(zip(group, places, strict=True))) for places in itertools.product(*states)])
+
+
+def cross(standing: Standing, other: Mapping[int, int], order: Sequence[int]) -> bool:
+    """Takes over what a few neighbours have in other states wherever that is better; True if it is somewhere."""
+    windows = (order[first : first + width] for first in range(len(order)) for width in WIDTHS)
+    return any([standing.better({node: other[node] for node in window}) for window in windows])
+
+
+def starts(maker: Maker) -> list[dict[int, int]]:
+    """All variables whole, divided along the first dim that can be, or along the last; and these stored in parts."""
+    stored = maker.setting.data_axis
+
+    def alike(states: Sequence[Axes], is_divided: bool, is_stored: bool) -> list[int]:
+        kinds = [(any(axis not in (None, stored) for axis in axes), stored in axes) for axes in states]
+        wanted = ((is_divided, is_stored), (is_divided, False), (False, is_stored))
+        return next(([n for n, kind in enumerate(kinds) if kind == each] for each in wanted if each in kinds), [0])
+
+    once = dict.fromkeys(maker.again.values(), 0)
+    found = [
+        once | {n: alike(maker.problem.states[n], is_divided, is_stored)[place] for n in maker.variable_nodes}
+        for is_stored in (False, True)
+        for is_divided, place in ((False, 0), (True, 0), (True, -1))
+    ]
+    return [state for number, state in enumerate(found) if state not in found[:number]]
+
+
+def in_order_of_reading(maker: Maker) -> list[int]:
+    """The nodes of variables as operations read them one after another, and the other free ones."""
+    numbers = (number for operation in maker.trace.operations for number in operation.operands if number >= 0)
+    read = (maker.node_of[maker.classes[number]] for number in numbers if maker.trace.tensors[number].path)
+    return [*dict.fromkeys(read), *maker.again.values()]
 
 
 def in_order(maker: Maker, nodes: Sequence[int], capacity: float = math.inf) -> list[int] | None:
-    """As `solve`, with one look at each node, in this order."""
-    state = dict.fromkeys(maker.variable_nodes, 0)
-    best = score(maker, state, capacity)
+    """As `solve`, from whole variables, with one look at each node, in this order."""
+    standing = standing_at(maker, dict.fromkeys(maker.free_nodes, 0), capacity)
+    if standing is None:
+        return None
     for node in nodes:
-        best = improve(maker, state, node, capacity, best)
-    return maker.complete(state) if best[0] == 0 else None
+        improve(standing, (node,))
+    return standing.choice if standing.score[0] == 0 else None

@@ -18,14 +18,17 @@ from keras_par.distribution.runtime import init
 from keras_par.plan.layout import Axes, matches, nearest
 from keras_par.plan.machine import Machine
 from keras_par.plan.options import Search, one_of, values_of
+from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
 from keras_par.seam.models.unbuilt import as_if_unbuilt
-from keras_par.searching.explain import explanation, strategy_of
-from keras_par.searching.find import DATA, MODEL, Found, find
+from keras_par.searching.alternatives import alternatives
+from keras_par.searching.explain import Answer, explanation, strategy_of
+from keras_par.searching.find import find
 from keras_par.searching.known_machines import machine_of, measured_here
 from keras_par.searching.look import look_at
 from keras_par.searching.measure import measure
-from keras_par.searching.patterns import entries
+from keras_par.searching.meshes import AXES, DATA, mesh_of, require_axes
+from keras_par.searching.patterns import entries, names
 from keras_par.searching.sizes import bytes_of
 
 
@@ -68,6 +71,7 @@ def search(
     machine: str | os.PathLike | Machine | None = None,
     layout: Mapping[str, Sequence[str | None]] | None = None,
     input_shape: Sequence[int] = (),
+    axes: int = 2,
 ) -> PlannedDataParallel | PlannedModelParallel:
     """The strategy that trains a model fastest on the ranks of this job, within the memory of each.
 
@@ -86,20 +90,21 @@ def search(
     Args:
         build: makes the compiled model, with `Input`s.
         batch_size: rows of a global batch.
-        search: "dynamic" finds the best; "recursive" is quicker with many different layers; "propagation" follows
+        search: "dynamic" finds the best; "recursive" halves the ranks and comes near it; "propagation" follows
             `layout`; "exact" solves an integer program by scipy, to compare with.
         memory: of a rank, as "8GB" or in bytes; an equal part of the host's unless given.
-        mesh: the ranks by rows and by the other axis, as `(2, 4)`; any unless given.
+        mesh: the ranks by rows and by one or two other axes, as `(2, 4)`; any unless given.
         machine: a file by `keras-par calibrate`, a name that ships, such as "gpu-host", or a `Machine`.
-        layout: patterns and axes ("batch", "model" or None for each dim) of variables that are said already.
+        layout: patterns and axes ("batch", "model", "model_2" or None for each dim) of variables that are said already.
         input_shape: sizes of the inputs' dims that the model leaves open besides the rows, in their order.
+        axes: how many a mesh may have. With 3, a variable may be divided along two dims, and a search takes longer.
 
     Raises:
         ValueError: nothing fits, which is said with the smallest number of ranks that does; an argument has no such
             value; a pattern matches no variable. The same on every rank.
     """
     init()
-    asked = Asked(batch_size, search, memory, mesh, machine, layout)
+    asked = Asked(batch_size, search, memory, mesh, machine, layout, axes)
     return strategy_from(*found_for(asked, lambda: look_at(build, input_shape)))
 
 
@@ -113,6 +118,7 @@ class Asked:
     mesh: Sequence[int] | None = None
     machine: str | os.PathLike | Machine | None = None
     layout: Mapping[str, Sequence[str | None]] | None = None
+    axes: int = 2
 
 
 def found_for(asked: Asked, look: Callable[[], Trace]) -> tuple[Strategy, str]:
@@ -132,8 +138,8 @@ def found_for(asked: Asked, look: Callable[[], Trace]) -> tuple[Strategy, str]:
         text, reasons, complaint = "", "", None
         if job.rank == 0:
             try:
-                found, strategy = found_by(asked, look, job.size, "plan")
-                text, reasons = strategy_text(strategy), explanation(found, strategy.entries)
+                answer = found_by(asked, look, job.size, "plan")
+                text, reasons = strategy_text(answer.strategy), explanation(answer)
             except ValueError as error:
                 if not str(error).startswith("keras-par: "):  # the model's own, which ends the job with its stack
                     raise
@@ -142,21 +148,24 @@ def found_for(asked: Asked, look: Callable[[], Trace]) -> tuple[Strategy, str]:
     return parse_strategy(text, "the plan", "plan"), reasons
 
 
-def found_by(asked: Asked, look: Callable[[], Trace], num_ranks: int, name: str) -> tuple[Found, Strategy]:
-    """What one process finds for so many ranks, and the strategy, which gets a name.
+def found_by(asked: Asked, look: Callable[[], Trace], num_ranks: int, name: str) -> Answer:
+    """What one process finds for so many ranks; the strategy gets a name.
 
     Raises:
         ValueError: there is none, or something asked for has no such value.
     """
     if asked.search not in values_of(Search):
         raise ValueError(f"keras-par: search={asked.search!r} is unknown, use {one_of(values_of(Search))}.")
+    require_axes(asked.axes)
     memory, mesh = bytes_of(asked.memory), mesh_of(asked.mesh)
     machine = asked.machine if isinstance(asked.machine, Machine) else machine_of(asked.machine)
     trace = look()
     fixed = said_layouts(trace, asked.layout or {})
-    found = find(trace, machine, num_ranks, asked.batch_size, asked.search, memory, mesh, fixed)
+    found = find(trace, machine, num_ranks, asked.batch_size, asked.search, memory, mesh, fixed, asked.axes)
     patterns = entries(found.best.layouts, [parameter.path for parameter in trace.parameters])
-    return found, strategy_of(found, patterns, name)
+    again = names(found.best.recomputed, {operation.block for operation in trace.operations})
+    setting = Setting(machine, found.best.mesh, DATA, asked.batch_size)
+    return Answer(found, strategy_of(found, patterns, again, name), alternatives(trace, setting, fixed, found))
 
 
 def first_of(job: Communicator, value: list[str], complaint: str | None) -> list[str]:
@@ -185,21 +194,6 @@ def strategy_from(plan: Strategy, reasons: str) -> PlannedDataParallel | Planned
     return made
 
 
-def mesh_of(sizes: Sequence[int] | None) -> dict[str, int] | None:
-    """The mesh of two sizes, None for none.
-
-    Raises:
-        ValueError: there are more or fewer.
-    """
-    if sizes is None:
-        return None
-    if len(sizes) != 2:
-        raise ValueError(
-            f"keras-par: mesh={tuple(sizes)!r} has not two sizes: give ranks by rows and by the other axis."
-        )
-    return {DATA: sizes[0], MODEL: sizes[1]}
-
-
 def keep(machine: Machine) -> None:
     """Writes down what was measured, for searches to come."""
     if world.current().rank == 0:
@@ -211,14 +205,14 @@ def said_layouts(trace: Trace, layout: Mapping[str, Sequence[str | None]]) -> di
     """The layouts of variables that patterns are for.
 
     Raises:
-        ValueError: a pattern matches no variable, or names another axis than "batch" and "model".
+        ValueError: a pattern matches no variable, or names an axis that meshes here do not have.
     """
     paths = [parameter.path for parameter in trace.parameters]
     for pattern, axes in layout.items():
         if not any(matches(pattern, path) for path in paths):
             alike = ", ".join(f"'{path}'" for path in nearest(pattern, paths))
             raise ValueError(f"keras-par: pattern '{pattern}' matches no variable; nearest are {alike}: correct it.")
-        other = next((axis for axis in axes if axis not in (None, DATA, MODEL)), None)
+        other = next((axis for axis in axes if axis not in (None, *AXES)), None)
         if other is not None:
-            raise ValueError(f"keras-par: pattern '{pattern}' has the axis '{other}': name it '{DATA}' or '{MODEL}'.")
+            raise ValueError(f"keras-par: pattern '{pattern}' has the axis '{other}': use {one_of(AXES)}.")
     return {path: tuple(axes) for pattern, axes in layout.items() for path in paths if matches(pattern, path)}

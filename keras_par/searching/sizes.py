@@ -9,7 +9,12 @@ def size(num_bytes: float) -> str:
     """In the unit that suits it, as "1.50 GB"."""
     fitting = [(unit, factor) for unit, factor in UNITS.items() if unit and num_bytes >= factor] or [("KB", 2**10)]
     unit, factor = fitting[-1]
-    return f"{num_bytes / factor:.3g} {unit}"
+    return f"{short(num_bytes / factor)} {unit}"
+
+
+def short(number: float) -> str:
+    """Three digits, more of what is before the point."""
+    return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
 
 
 def bytes_of(memory: str | float | None) -> float | None:

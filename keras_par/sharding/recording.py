@@ -47,6 +47,7 @@ class Recorder(RankMesh):
 
     def __init__(self, trace: Trace):
         self.trace = trace
+        self.spans: list[tuple[int, int]] = []  # for each operation the first of its graph's nodes, and the next one
         self._numbers: dict[int, tuple[Any, int]] = {}  # by id: a tensor and its number
         self._whole: set[int] = set()  # ids of tensors that were taken whole
         self._depth = 0
@@ -61,6 +62,11 @@ class Recorder(RankMesh):
     def variable(self, local: tf.Tensor, path: str, is_trainable: bool) -> RecordedTensor:
         """Stands for a variable's value."""
         return self._new(local, is_trainable and local.dtype.is_floating, path, True)
+
+    @property
+    def tensors(self) -> Iterator[tuple[tf.Tensor, int]]:
+        """Those of the trace that are tensors of its graph, with their numbers."""
+        return ((tensor, number) for tensor, number in self._numbers.values() if tf.is_symbolic_tensor(tensor))
 
     def described(self, operands, labels, result, undivided) -> None:
         """Notes how the operation under way names the dims of its operands."""
@@ -88,6 +94,7 @@ class Recorder(RankMesh):
             original: what the arguments belong to, if not to the rule.
         """
         self._depth += 1
+        begin = num_nodes()
         try:
             result = rule(*args, **kwargs)
         finally:
@@ -122,7 +129,7 @@ class Recorder(RankMesh):
         if isinstance(logits, RecordedTensor):
             operands = (*operands, logits.number)
             arguments[LOGITS] = TensorArgument(logits.number)
-        self._note(name, operands, tuple(tensor.number for tensor in made), named, arguments)
+        self._note(name, operands, tuple(tensor.number for tensor in made), named, arguments, begin)
         return result
 
     def _new(self, local: tf.Tensor, has_gradient: bool, path: str = "", is_weight: bool = False) -> RecordedTensor:
@@ -175,6 +182,13 @@ class Recorder(RankMesh):
             return tuple(map(self._argument, value))
         return TensorArgument(self._number(value)) if isinstance(value, (tf.Tensor, ShardedTensor)) else value
 
-    def _note(self, name, operands, results, named=None, arguments=None) -> None:
+    def _note(self, name, operands, results, named=None, arguments=None, begin=None) -> None:
         layer, _ = place.current()
+        end = num_nodes()
+        self.spans.append((end if begin is None else begin, end))
         self.trace.operations.append(Operation(name, layer, operands, results, named, arguments or {}))
+
+
+def num_nodes() -> int:
+    """Of the graph that the trace is made in."""
+    return tf.compat.v1.get_default_graph().version

@@ -24,7 +24,11 @@ def once(tensor: tf.Tensor, what: str, make: Callable[[], tf.Tensor]) -> tf.Tens
         return make()
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     key = id(tensor), what, id(graph)
-    # A tape that was started in between would see the tensor and not what was made of it.
-    if key not in found or should_record_backprop([tensor]) != should_record_backprop([found[key][1]]):
+    if key not in found or is_lost(tensor, found[key][1]):
         found[key] = tensor, make()
     return found[key][1]
+
+
+def is_lost(tensor: tf.Tensor, made: tf.Tensor) -> bool:
+    """True if a tape sees `tensor` but not what was made of it, because the tape was started in between."""
+    return should_record_backprop([tensor]) and not should_record_backprop([made])

@@ -10,6 +10,7 @@ from keras_par.plan.indexing import indexed
 from keras_par.plan.layout import Axes
 from keras_par.sharding.collectives import gather
 from keras_par.sharding.mesh import RankMesh
+from keras_par.sharding.shared import is_lost
 
 
 class ShardedTensor(tf.__internal__.types.Tensor):
@@ -54,7 +55,7 @@ class ShardedTensor(tf.__internal__.types.Tensor):
     def whole(self) -> tf.Tensor:
         """The whole tensor, on every rank. Costs one all-gather for each divided dim, the first time in a graph."""
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if self._whole is None or self._whole[0] is not graph or graph is None:
+        if self._whole is None or self._whole[0] is not graph or graph is None or is_lost(self.local, self._whole[1]):
             full = self.local
             for dim, axis in enumerate(self.axes):
                 if axis is not None:

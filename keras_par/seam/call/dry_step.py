@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_par.seam.call.program import Direct
 from keras_par.seam.feed.shards import EvenShard
 from keras_par.seam.models.binding import bound
+from keras_par.seam.models.recomputed import recompute_built
 from keras_par.seam.step.metrics import layers
 from keras_par.seam.together.prepare import build, divide_followers
 from keras_par.seam.variables.layouts import path_of, require_matches
@@ -38,6 +39,7 @@ def trace_training_step(model: keras.Model, batch_size: int, sizes: Sequence[int
         divide_followers(model, binding, batch)
         build(model, batch, only_predict=False)
     require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
+    recompute_built(model, binding.strategy, binding.options.recompute)
     program = Direct(model, binding, model.train_step)
     tf.function(program.__call__, autograph=False).get_concrete_function(EvenShard(batch, tf.TensorSpec([], tf.bool)))
 

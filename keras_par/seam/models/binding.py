@@ -15,6 +15,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import Gradient, sum_gradients
 from keras_par.plan.options import Options
+from keras_par.seam.models.recomputed import recompute
 from keras_par.seam.variables.layouts import division_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.following import keeping
@@ -260,6 +261,7 @@ def bind(model: keras.Model) -> None:
     for name in FUNCTIONS:
         setattr(model, name, None)  # one may have been made for this rank alone
     setattr(model, ATTRIBUTE, Binding(strategy, options))
+    recompute(model, strategy, options.recompute)
 
 
 def require_fitting(model: keras.Model, strategy) -> None:

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
+from keras_par.seam.step.replay import is_again
 from keras_par.sharding import step as steps
 
 
@@ -38,9 +39,14 @@ def reduce_weighted_values(original):
 
 
 def add_loss(original):
-    """Makes sums over rows that Keras's own step adds to its mean what they are of the global batch, if told so."""
+    """Makes sums over rows that Keras's own step adds to its mean what they are of the global batch, if told so.
+
+    What a layer adds when it is computed again was added the first time.
+    """
 
     def replacement(self, loss):
+        if is_again():
+            return None
         step = steps.current()
         if step is not None and step.is_stock:
             if step.probe is not None:

@@ -25,6 +25,7 @@ PRIVATE_ATTRIBUTES = (
         ("_flatten_layers", "_non_trainable_variables"),
         "to average state that has no gradients",
     ),
+    (lambda: keras.layers.Layer(name="probe"), ("_remat_mode",), "to recompute the layers that a strategy names"),
     (
         lambda: keras.callbacks.ModelCheckpoint("probe.keras"),
         ("_batches_seen_since_last_saving", "_last_batch_seen"),

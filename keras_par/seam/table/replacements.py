@@ -40,6 +40,7 @@ RANDOM = "tensorflow.python.ops.gen_random_ops"
 STATELESS = "tensorflow.python.ops.gen_stateless_random_ops"
 GENERATOR = "tensorflow.python.ops.stateful_random_ops"
 MODEL = "keras.src.models.model:Model"
+TF_VARIABLE = "tensorflow.python.ops.resource_variable_ops:ResourceVariable"
 ARCHIVE = "keras.src.export.saved_model_export_archive:SavedModelExportArchive"
 
 STRATEGY = (
@@ -119,6 +120,27 @@ GRADIENTS = (
     Patch("tensorflow:GradientTape.jacobian", "update.gradients:tape_jacobian", "the same"),
     Patch("tensorflow:GradientTape.batch_jacobian", "update.gradients:tape_batch_jacobian", "to leave it a rank's"),
     Patch("tensorflow:gradients", "update.gradients:graph_gradients", "to sum gradients where a step takes them"),
+    Patch(
+        "keras.src.backend.tensorflow.core:remat",
+        "update.recompute:remat",
+        "to recompute layers with their keyword arguments, shards, seeds and state",
+        True,
+    ),
+    Patch(
+        "keras.src.ops.operation:Operation.rematerialized_call",
+        "update.recompute:of_symbols",
+        "to recompute layers by the sizes of their outputs",
+    ),
+    *(
+        Patch(f"{TF_VARIABLE}.{name}", f"step.replay:{by}", "to recompute layers from the state that they had")
+        for name, by in (
+            ("assign", "assigned"),
+            ("assign_add", "assigned"),
+            ("assign_sub", "assigned"),
+            ("_read_variable_op", "read"),
+            ("sparse_read", "read_rows"),
+        )
+    ),
 )
 LAYERS = (
     Patch(

@@ -59,6 +59,7 @@ USES = (
     Use(f"{COMMON}.stateless_scope:in_stateless_scope", "to know where variables are not made"),
     Use(f"{COMMON}.symbolic_scope:in_symbolic_scope", "to know where models are built from symbols"),
     Use("keras.src.backend:compute_output_spec", "to build a model from the types of its inputs"),
+    Use(f"{COMMON}.remat:RematMode", "to recompute the layers that a strategy names"),
     Use(f"{COMMON}.variables:standardize_shape", "to know a variable's shape before it is made"),
     Use("keras.src.backend.config:keras_home", "to find where get_file downloads to"),
     *(
@@ -91,5 +92,7 @@ USES = (
     Use("tensorflow:__internal__.types.Tensor", "so that a sharded tensor passes for a tensor"),
     Use("tensorflow.python.data.experimental.ops.distribute:compute_batch_size", "to know a dataset's batch size"),
     Use("tensorflow.python.eager.record:should_record_backprop", "to share gathered values while no tape records"),
+    Use("tensorflow.python.eager.record:could_possibly_record", "to recompute layers only where gradients are taken"),
+    Use("tensorflow.python.eager.record:record_operation", "to give recomputed layers a gradient of their own"),
     Use("tensorflow.python.framework.tensor_util:constant_value_as_shape", "to know sizes while tracing"),
 )

@@ -15,6 +15,7 @@ from keras_par.seam.feed.shards import KINDS
 from keras_par.seam.models.binding import Binding
 from keras_par.seam.models.compiled import settings_of
 from keras_par.seam.models.propagate import propagate
+from keras_par.seam.models.recomputed import recompute_built
 from keras_par.seam.models.same_weights import allow_other_weights
 from keras_par.seam.models.state import is_partial, state_of
 from keras_par.seam.models.sums import announce
@@ -51,6 +52,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
     if not binding.announced:
         announce(model, binding)
     require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
+    recompute_built(model, binding.strategy, binding.options.recompute)
     if binding.options.broadcast_variables:
         take_state_of_rank_0(binding, variables, whole=not binding.prepared)
         share_global_seed(binding.communicator)

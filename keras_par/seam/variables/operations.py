@@ -25,6 +25,7 @@ from keras_par.sharding.views import is_sharded, made_whole
 
 BACKEND = "keras.src.backend.tensorflow"
 ROOMS = ("core", "linalg", "math", "nn", "numpy", "random", "rnn")
+JOINING = ("numpy.concatenate", "numpy.stack")  # which take lists of tensors; elsewhere a list stands for their stack
 # Functions that call others in a loop, where a collective could not be named apart from itself.
 LOOPS = ("scan", "while_loop", "fori_loop", "map", "vectorized_map", "associative_scan", "rnn")
 
@@ -75,6 +76,8 @@ def wrapped(original: Callable, name: str) -> Callable:
         values, rule = (*args, *kwargs.values()), RULES.get(name)
         if rule is None or not any(map(holds_shards, values)) or any(map(is_irregular, values)):
             return original(*map(whole, args), **{key: whole(value) for key, value in kwargs.items()})
+        if name not in JOINING:
+            args, kwargs = list(map(stacked, args)), {key: stacked(value) for key, value in kwargs.items()}
         if not args and parameters[0] in kwargs:  # rules name the first argument by place
             args.append(kwargs.pop(parameters[0]))
         recorder = recorder_of(values)
@@ -118,6 +121,12 @@ def resolved(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and holds_shards(value):
         return type(value)(map(resolved, value))
     return value.value if stands_for_shards(value) else value
+
+
+def stacked(value: Any) -> Any:
+    """One tensor in place of a list that holds sharded ones, other values as they are."""
+    is_list = isinstance(value, (list, tuple)) and holds_shards(value)
+    return keras.ops.stack(list(map(stacked, value))) if is_list else value
 
 
 def whole(value: Any) -> Any:

@@ -1,0 +1,67 @@
+"""Where a model is trained: the machine, the mesh and the rows, by which bytes and collectives become seconds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_par.plan.case import Collective, Sent
+from keras_par.plan.layout import Axes
+from keras_par.plan.machine import Machine, Reach
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a model is to be trained.
+
+    Args:
+        machine: of each host.
+        mesh: the sizes of its axes, by name, row-major.
+        data_axis: the one along which ranks have other rows.
+        batch_size: rows on all ranks together.
+    """
+
+    machine: Machine
+    mesh: Mapping[str, int]
+    data_axis: str
+    batch_size: int
+
+    @property
+    def num_ranks(self) -> int:
+        """Of the mesh."""
+        return math.prod(self.mesh.values())
+
+    @property
+    def num_rows(self) -> int:
+        """On a rank."""
+        return self.batch_size // self.mesh[self.data_axis]
+
+    def reach(self, axis: str, kind: Collective) -> Reach:
+        """Where the ranks along an axis are, if ranks fill host after host."""
+        names = list(self.mesh)
+        span = math.prod(self.mesh[name] for name in names[names.index(axis) :])  # ranks from a group's first to last
+        if span > self.machine.ranks_per_host:
+            return "network"
+        return "job" if kind == "all_reduce" and self.mesh[axis] == self.num_ranks else "host"
+
+    def sent_seconds(self, sent: Sent) -> float:
+        """Of a move, forward and backward."""
+        return self.seconds_of(sent, sent.collectives)
+
+    def forward_seconds(self, sent: Sent) -> float:
+        """Of a move's part in the forward pass."""
+        return self.seconds_of(sent, sent.forward)
+
+    def seconds_of(self, sent: Sent, collectives: Sequence[tuple[Collective, int]]) -> float:
+        """Of some collectives of a move; what is joined along another dim than the first is put in order, too."""
+        size = self.mesh[sent.axis]
+        seconds = sum(
+            self.machine.send_seconds(kind, num_bytes, size, self.reach(sent.axis, kind), sent.is_aside)
+            for kind, num_bytes in collectives
+        )
+        num_orders = 2 * len(collectives) if sent.dim else 0
+        both = (sent.num_elements + sent.num_after) * sent.item_bytes
+        return seconds + self.machine.compute_seconds(0, num_orders * both, num_orders)
+
+    def local_elements(self, shape: Sequence[int], axes: Axes) -> int:
+        """Of a shard."""
+        return math.prod(shape) // math.prod(self.mesh[axis] for axis in axes if axis is not None)

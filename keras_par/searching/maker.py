@@ -1,0 +1,287 @@
+"""Makes the problem that a search solves, of the operations of a trace."""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_par.plan.case import Sent
+from keras_par.plan.cost import aside_seconds, held_bytes, sparse_rows, update_seconds
+from keras_par.plan.layout import Axes
+from keras_par.plan.reading import read, root
+from keras_par.plan.recomputing import blocks, held, held_again
+from keras_par.plan.setting import Setting
+from keras_par.plan.trace import Operation, Trace
+from keras_par.searching.classes import tensor_classes
+from keras_par.searching.paths import without_numbers
+from keras_par.searching.problem import Cost, Problem, Table
+from keras_par.searching.states import options
+
+IS_DONE = (False, True)  # the states of a node that says if a move or a second forward pass is made
+
+
+@dataclass(frozen=True)
+class Way:
+    """An operation with operands in some states: the results' states, the moves that are made once, and the cost.
+
+    Args:
+        results: numbers of states.
+        moves: that other operations need, too.
+        costs: where its layer is computed once, and, if that may be, where it is computed once more.
+    """
+
+    results: tuple[int, ...]
+    moves: tuple[Sent, ...]
+    costs: tuple[Cost, ...]
+
+
+class Maker:
+    """Makes the problem of a trace in a setting.
+
+    Args:
+        trace: of the model.
+        setting: where it is to be trained.
+        fixed: layouts that are said already, by path.
+        recomputes: True if layers may be computed once more in the backward pass.
+    """
+
+    def __init__(
+        self, trace: Trace, setting: Setting, fixed: Mapping[str, Axes] | None = None, recomputes: bool = False
+    ):
+        self.trace, self.setting, self.fixed, self.recomputes = trace, setting, fixed or {}, recomputes
+        self.classes = tensor_classes(trace, self.fixed)
+        self.problem = Problem()
+        self.node_of: dict[int, int] = {}  # by class
+        self.tables: dict[tuple[int, ...], dict[tuple[int, ...], Cost]] = {}
+        self.ways: dict[tuple[int, tuple[int, ...]], Way] = {}  # by operation and states
+        self.readers = Counter(n for operation in trace.operations for n in set(operation.operands))
+        self.keepers = Counter(root(trace.tensors, n) for operation in trace.operations for n in operation.keeps)
+        self.members = Counter(self.classes)
+        self.distinct = self._distinct()
+        self.moves: dict[tuple[int, str, str], int] = {}  # nodes by class, kind and axis
+        self.made_in = blocks(trace)
+        self.again: dict[str, int] = {}  # nodes of layers that may be computed again, by names without numbers
+        pairs = ((operation.block, n) for operation in trace.operations for n in set(operation.operands) if n >= 0)
+        self.takers = Counter((block, root(trace.tensors, n)) for block, n in pairs)
+
+    def make(self) -> Problem:
+        """The whole problem."""
+        self._note_variables()
+        known = -1
+        while known != (known := sum(map(len, self.problem.states))):  # layers that repeat make states for each other
+            for place, (operation, _) in enumerate(self.distinct):
+                self._find_ways(place, operation)
+        for place, (operation, count) in enumerate(self.distinct):
+            self._note(place, operation, count)
+        self.problem.tables = [Table(nodes, costs) for nodes, costs in self.tables.items()]
+        self.problem.seconds += self.setting.machine.step_seconds
+        self.problem.num_bytes += self.trace.other_bytes
+        for aside in self.trace.asides:
+            self.problem.seconds += aside_seconds(aside, self.setting)
+            self.problem.num_bytes += aside.kept_bytes * self.setting.num_rows
+        return self.problem
+
+    def complete(self, variables: Mapping[int, int]) -> list[int] | None:
+        """The states of all nodes that follow from those of some; None if layers that repeat would differ.
+
+        Args:
+            variables: the state of each node that `free_nodes` lists.
+        """
+        choice = dict(variables)
+        for place, (operation, _) in enumerate(self.distinct):
+            kinds = self._kinds(operation)
+            states = tuple(choice.get(self.node_of[kind], -1) for kind in kinds)
+            way = self.ways.get((place, states))
+            if way is None:
+                return None
+            for number, state in zip(operation.results, way.results, strict=True):
+                if choice.setdefault(self.node_of[self.classes[number]], state) != state:
+                    return None
+            for sent in way.moves:
+                choice[self._move_node(sent, dict(zip(kinds, states, strict=True)))] = 1
+        return [choice.get(node, 0) for node in range(len(self.problem.states))]
+
+    def nodes_of_operations(self) -> tuple[list[list[int]], list[list[int]]]:
+        """For each distinct operation the nodes that it reads, and those that it makes."""
+        operations = [operation for operation, _ in self.distinct]
+        reads = [[self.node_of[kind] for kind in self._kinds(operation)] for operation in operations]
+        return reads, [[self.node_of[self.classes[n]] for n in operation.results] for operation in operations]
+
+    def nodes_of_moves(self, way: Way) -> list[int]:
+        """The nodes of the moves that a way needs."""
+        return [
+            self.moves[self.classes[sent.once], sent.kind, sent.axis] for sent in way.moves if sent.once is not None
+        ]
+
+    @property
+    def free_nodes(self) -> list[int]:
+        """Those that the others follow from: of classes of variables, then of layers that may be computed once more."""
+        return [*self.variable_nodes, *self.again.values()]
+
+    @property
+    def variable_nodes(self) -> list[int]:
+        """Of the classes of variables, those whose operations have most to do first."""
+        weight: Counter[int] = Counter()
+        for operation, count in self.distinct:
+            work = read(operation, self.trace.tensors, {}, self.setting).work
+            for number in operation.operands:
+                if number >= 0 and self.trace.tensors[number].path:
+                    weight[self.node_of[self.classes[number]]] += count * int(work.flops + work.num_bytes)
+        nodes = {self.node_of[self.classes[n]] for n, tensor in enumerate(self.trace.tensors) if tensor.path}
+        return sorted(nodes, key=lambda node: (-weight[node], node))
+
+    def layouts(self, choice: Sequence[int]) -> dict[str, Axes]:
+        """How the variables lie by a choice; those that are whole are left out."""
+        found = {}
+        for number, tensor in enumerate(self.trace.tensors):
+            if tensor.path:
+                node = self.node_of[self.classes[number]]
+                axes = self.problem.states[node][choice[node]]
+                if any(axes):
+                    found[tensor.path] = axes
+        return found
+
+    def recomputed(self, choice: Sequence[int]) -> tuple[str, ...]:
+        """The names of the layers that are computed once more by a choice."""
+        names = dict.fromkeys(operation.block for operation in self.trace.operations if operation.block)
+        return tuple(name for name in names if self.again and choice[self.again[without_numbers(name)]])
+
+    def _note_variables(self) -> None:
+        """A node for each class of variables, with what these cost by themselves."""
+        number_of = {tensor.path: number for number, tensor in enumerate(self.trace.tensors) if tensor.path}
+        sparse = sparse_rows(self.trace, self.setting.num_rows)
+        for parameter in self.trace.parameters:
+            number = number_of.get(parameter.path)
+            if number is None:
+                whole = (None,) * len(parameter.shape)
+                self.problem.num_bytes += sum(held_bytes(parameter, whole, self.setting).values())
+                continue
+            kind = self.classes[number]
+            if kind not in self.node_of:
+                self.node_of[kind] = self._new_node(
+                    options(parameter.shape, self.setting, self.fixed.get(parameter.path))
+                )
+            node = self.node_of[kind]
+            for place, axes in enumerate(self.problem.states[node]):
+                seconds = update_seconds(parameter, axes, self.setting, sparse.get(parameter.path))
+                held = sum(held_bytes(parameter, axes, self.setting).values())
+                self._add((node,), (place,), (seconds, held))
+
+    def _new_node(self, states: list) -> int:
+        self.problem.states.append(states)
+        return len(self.problem.states) - 1
+
+    def _add(self, nodes: tuple[int, ...], place: tuple[int, ...], cost: Cost) -> None:
+        table = self.tables.setdefault(nodes, {})
+        before = table.get(place, (0.0, 0.0))
+        table[place] = before[0] + cost[0], before[1] + cost[1]
+
+    def _distinct(self) -> list[tuple[Operation, int]]:
+        """One operation of each class, with how many there are of it, in the order of the trace."""
+        counts: dict[tuple, list] = {}
+        for operation in self.trace.operations:
+            operands = tuple(self.classes[n] if n >= 0 else -1 for n in operation.operands)
+            key = operation.name, operands, tuple(self.classes[n] for n in operation.results), operation.named
+            counts.setdefault(key, [operation, 0])[1] += 1
+        return [(operation, count) for operation, count in counts.values()]
+
+    def _kinds(self, operation: Operation) -> list[int]:
+        """The classes of its operands that have nodes."""
+        found = dict.fromkeys(self.classes[n] for n in operation.operands if n >= 0)
+        return [kind for kind in found if kind in self.node_of]
+
+    def _find_ways(self, place: int, operation: Operation) -> None:
+        """What becomes of an operation, for each way in which its operands may lie that was not looked at."""
+        kinds = self._kinds(operation)
+        for states in itertools.product(*(range(len(self.problem.states[self.node_of[kind]])) for kind in kinds)):
+            if (place, states) not in self.ways:
+                self.ways[place, states] = self._way(operation, dict(zip(kinds, states, strict=True)))
+
+    def _way(self, operation: Operation, state_of: dict[int, int]) -> Way:
+        layouts = {
+            n: self.problem.states[self.node_of[self.classes[n]]][state_of[self.classes[n]]]
+            for n in operation.operands
+            if n >= 0 and self.classes[n] in state_of
+        }
+        made = read(operation, self.trace.tensors, layouts, self.setting)
+        work = made.work
+        seconds = self.setting.machine.compute_seconds(work.flops, work.num_bytes, work.num_kernels)
+        seconds += sum(self.setting.sent_seconds(sent) for sent in made.sent if not self._is_shared(sent))
+        holds = held(made)
+        kept = holds.inner_bytes + sum(size / self.keepers[number] for number, size in holds.kept.items())
+        costs = [(seconds, kept)]
+        if self._may_be_again(operation):
+            holds = held_again(operation, made, self.trace.tensors, self.made_in, layouts, self.setting)
+            kept = sum(size / self.takers[operation.block, number] for number, size in holds.kept.items())
+            costs.append((seconds + holds.seconds, kept))
+        results = tuple(
+            self._state(self.classes[number], axes)
+            for number, axes in zip(operation.results, made.outcome.results, strict=True)
+        )
+        return Way(results, tuple(filter(self._is_shared, made.sent)), tuple(costs))
+
+    def _may_be_again(self, operation: Operation) -> bool:
+        return self.recomputes and bool(operation.block)
+
+    def _again_node(self, operation: Operation) -> int:
+        """The node that says if the layer of an operation is computed once more, as those like it are."""
+        key = without_numbers(operation.block)
+        if key not in self.again:
+            self.again[key] = self._new_node(list(IS_DONE))
+        return self.again[key]
+
+    def _is_shared(self, sent: Sent) -> bool:
+        """True if other operations need the same move."""
+        return sent.once is not None and self.readers[sent.once] > 1
+
+    def _state(self, kind: int, axes: Axes) -> int:
+        """The number of a state of a class of tensors, which is a new one if need be."""
+        if kind not in self.node_of:
+            self.node_of[kind] = self._new_node([])
+        states = self.problem.states[self.node_of[kind]]
+        if axes not in states:
+            states.append(axes)
+        return states.index(axes)
+
+    def _note(self, place: int, operation: Operation, count: int) -> None:
+        """The table of an operation, with a node for each move that others may need, too."""
+        kinds = self._kinds(operation)
+        nodes = [self.node_of[self.classes[n]] for n in operation.results]
+        nodes = [self.node_of[kind] for kind in kinds] + nodes
+        choices = list(itertools.product(*(range(len(self.problem.states[self.node_of[kind]])) for kind in kinds)))
+        moves: dict[int, None] = {}
+        for states in choices:
+            for sent in self.ways[place, states].moves:
+                moves[self._move_node(sent, dict(zip(kinds, states, strict=True)))] = None
+        again = [self._again_node(operation)] if self._may_be_again(operation) else []
+        scope = tuple(dict.fromkeys((*nodes, *moves, *again)))
+        for states in choices:
+            way = self.ways[place, states]
+            chosen: dict[int, int] = {}
+            pairs = zip(nodes, (*states, *way.results), strict=True)
+            if any(chosen.setdefault(node, state) != state for node, state in pairs):
+                continue
+            needed = {self._move_node(sent, dict(zip(kinds, states, strict=True))) for sent in way.moves}
+            for done in itertools.product(*((True,) if move in needed else IS_DONE for move in moves)):
+                chosen.update(zip(moves, map(int, done), strict=True))
+                for number, (seconds, kept) in enumerate(way.costs):
+                    chosen.update(dict.fromkeys(again, number))
+                    self._add(scope, tuple(chosen[node] for node in scope), (count * seconds, count * kept))
+
+    def _move_node(self, sent: Sent, state_of: Mapping[int, int]) -> int:
+        """The node that says if a move is made, with what that costs, given the state of the tensor."""
+        assert sent.once is not None
+        kind = self.classes[sent.once]
+        # What the model is given is whole, and has no node.
+        nodes = (self.node_of[kind],) if kind in self.node_of else ()
+        key = kind, sent.kind, sent.axis
+        if key not in self.moves:
+            self.moves[key] = self._new_node(list(IS_DONE))
+            states = [range(len(self.problem.states[node])) for node in nodes]
+            # Its node stands first, unlike in tables of operations, of which one may be about the same nodes.
+            for place in itertools.product(range(len(IS_DONE)), *states):
+                self._add((self.moves[key], *nodes), place, (0.0, 0.0))
+        seconds = self.members[kind] * self.setting.sent_seconds(sent)
+        here = (state_of[kind],) if nodes else ()
+        self.tables[self.moves[key], *nodes][1, *here] = seconds, 0.0
+        return self.moves[key]

@@ -1,0 +1,133 @@
+"""Layers that are computed again in the backward pass train as one process without that, and keep less memory."""
+
+import pytest
+
+from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
+from keras_par.plan.options import Options
+from tests import recompute_tasks
+from tests.compare import relative_distance
+from tests.ranks.pool import together
+
+LAYOUTS = [recompute_tasks.DATA, *recompute_tasks.LAYOUTS]
+RECOMPUTED = {
+    "blocks": ("block_.*",),
+    "dense": ("up", "drop", "down"),
+    "attention": ("embedding", "attention", "add", "up", "down"),
+    "nested": ("inner",),
+    "state": ("norm", "averaging", "up"),
+    "function": (),
+    "loop": ("loop",),
+    "own_step": ("block_.*", "first", "averaging", "loop"),
+}
+
+
+def compare(ranks, plain, exactness, name: str, tolerance: float, size: int = 2, policy: str = "float32", **options):
+    [twin], results = together(
+        plain.begin(recompute_tasks.train_plain, name=name, policy=policy),
+        ranks(size).begin(recompute_tasks.train_recomputed, name=name, policy=policy, **options),
+    )
+    assert [each["num_ranks"] for each in results] == [size] * size
+    for each in results:
+        exactness(relative_distance(each["weights"], twin["weights"]), tolerance)
+        if tolerance <= 1e-6:
+            assert each["loss"] == pytest.approx(twin["loss"], rel=1e-5)
+    return results[0]["sent"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", RECOMPUTED)
+def test_layers_that_are_recomputed_train_as_one_process(name, layout, ranks, plain, exactness):
+    compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=RECOMPUTED[name])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+def test_logits_are_remembered(layout, ranks, plain, exactness):
+    compare(ranks, plain, exactness, "sharp", 1e-6, policy="float64", layout=layout, recompute=("down", "up"))
+
+
+@pytest.mark.parametrize("name", ["dense", "attention", "state", "loop"])
+def test_one_rank_recomputes(name, ranks, plain, exactness):
+    compare(ranks, plain, exactness, name, 1e-6, 1, layout=recompute_tasks.DATA, recompute=RECOMPUTED[name])
+
+
+@pytest.mark.parametrize("mode", ["full", "activations", "larger_than", "list_of_layers"])
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+@pytest.mark.parametrize("name", ["blocks", "attention"])
+def test_every_mode_of_kerass_scope_trains_as_without(name, layout, mode, ranks, plain, exactness):
+    compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=(), mode=mode)
+
+
+@pytest.mark.parametrize(("policy", "tolerance"), [("mixed_float16", 2e-3), ("mixed_bfloat16", 1e-2)])
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+@pytest.mark.parametrize("name", ["blocks", "dense"])
+def test_mixed_precision(name, layout, policy, tolerance, ranks, plain, exactness):
+    options = {"layout": layout, "policy": policy, "recompute": RECOMPUTED[name]}
+    compare(ranks, plain, exactness, name, tolerance, **options)
+    for found in ranks(2).run(recompute_tasks.train_with_and_without, name=name, **options):
+        exactness(relative_distance(*found), 1e-6)
+
+
+# What a step sends without recomputation; and with it, where what is sent forward is sent twice.
+SENT = {
+    ("blocks", "columns and rows"): ({"all_reduce": 4}, {"all_reduce": 4 + 2}),
+    ("blocks", "stored along the batch"): (
+        {"all_gather": 5, "reduce_scatter": 5},
+        {"all_gather": 5 + 4, "reduce_scatter": 5},
+    ),
+    ("blocks", recompute_tasks.DATA): ({}, {}),
+    ("attention", "columns and rows"): (
+        {"all_gather": 9, "all_reduce": 2, "reduce_scatter": 4},
+        {"all_gather": 9 + 4, "all_reduce": 2 + 2, "reduce_scatter": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "layout"), SENT)
+def test_a_step_sends_twice_what_goes_forward(name, layout, ranks):
+    options = {"name": name, "layout": layout}
+    without, found = (
+        ranks(2).run(recompute_tasks.train_recomputed, recompute=each, **options) for each in ((), RECOMPUTED[name])
+    )
+    assert [each["sent"] for each in without] == [SENT[name, layout][0]] * 2
+    assert [each["sent"] for each in found] == [SENT[name, layout][1]] * 2
+    assert found[0]["layers"] == without[0]["layers"]
+
+
+@pytest.mark.parametrize("layout", [recompute_tasks.DATA, "columns and rows"])
+def test_a_step_takes_less_memory(layout, ranks):
+    found = ranks(2).run(recompute_tasks.measure_peaks, layout=layout)
+    assert len(found) == 2
+    for peaks in found:
+        assert peaks[True] < 0.6 * peaks[False], peaks
+
+
+def test_names_are_those_of_the_models_layers(ranks):
+    for found in ranks(1).run(recompute_tasks.mark_and_undo):
+        assert found == {"marked": ["first", "down"], "whole": ["inner"], "undone": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("draws", "'draws' cannot be recomputed, because its operation RandomUniform at "),
+        ("name", "recompute's pattern 'blok_0' matches no layer; nearest are 'block_0', 'block_1', "),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(kind, said, ranks):
+    for found in ranks(2).run(recompute_tasks.refused, kind=kind):
+        assert f"keras-par: {said}" in found, found
+
+
+@pytest.mark.parametrize(("patterns", "said"), [("up", "no tuple of patterns"), (("(",), "no regular expression")])
+def test_patterns_are_looked_at(patterns, said):
+    with pytest.raises(ValueError, match=said):
+        Options(recompute=patterns)
+
+
+def test_a_strategy_file_names_layers():
+    strategy = parse_strategy("[options]\nrecompute = [\"block_.*\", 'up\\d']\n", "mine.toml", "mine")
+    assert strategy.options == {"recompute": ["block_.*", r"up\d"]}
+    assert parse_strategy(strategy_text(strategy), "mine.toml", "mine") == strategy
+    for wrong in ('"up"', "[3]", '["("]'):
+        with pytest.raises(ValueError, match=r"keras-par: mine.toml, line 2: .*(in a list|correct it)\.$"):
+            parse_strategy(f"[options]\nrecompute = {wrong}\n", "mine.toml", "mine")

@@ -1,0 +1,125 @@
+"""What the search knows of memory: what the backward pass keeps, loops, and layers that are computed again."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests import search_tasks
+from tests.known_machine import KNOWN
+from tests.ranks.pool import together
+from tests.test_search import LAYOUTS, require_same, run_plan
+
+ROWS, LENGTH, WIDTH, HEADS = 8, 16, 64, 4
+FLOAT = 4
+
+
+def test_a_loop_costs_its_rounds(ranks):
+    """Six steps of an LSTM of 16 units that reads 16 numbers: two products for four gates, and twice that backward."""
+    [found] = ranks(1).run(search_tasks.look, name="recurrent")
+    [loop] = [aside for aside in found["asides"] if aside.layer == "loop"]
+    assert loop.flops == 6 * 2 * (16 + 16) * 4 * 16 * 3
+    assert loop.kept_bytes >= 6 * 4 * 16 * FLOAT  # at least the gates of each step
+
+
+def test_what_is_kept_is_what_gradients_read(ranks):
+    [found] = ranks(1).run(search_tasks.look, name="gpt")
+    kept = {(each.name, each.layer): each for each in found["operations"]}
+    up, gelu = kept["numpy.matmul", "up_0"], kept["nn.gelu", "up_0"]
+    assert set(up.keeps) == set(up.operands)
+    # gelu(x) = x / 2 * erfc(-x / sqrt(2)): the two factors, and what erfc is of.
+    assert gelu.keeps == () and gelu.inner == ((gelu.results[0], 3 * FLOAT),)
+    assert kept["numpy.add", "gpt"].keeps == () == kept["numpy.add", "gpt"].inner
+    [relu] = [
+        each for each in ranks(1).run(search_tasks.look, name="two_layers")[0]["operations"] if "relu" in each.name
+    ]
+    assert relu.keeps == relu.results  # its gradient asks where the output is above 0
+
+
+@pytest.mark.parametrize("search", ["dynamic", "recursive", "propagation", "exact"])
+def test_layers_are_computed_again_where_their_tensors_do_not_fit(search, ranks):
+    """First the attention, whose scores take most for what they cost, then the layers with a GELU."""
+    options = {"name": "long_gpt", "batch_size": 32, "num_ranks": 2, "mesh": (2, 1), "machine": KNOWN.text()}
+    options |= {"search": search}
+    [plain] = ranks(1).run(search_tasks.find_best, **options)
+    assert plain["recomputed"] == ()
+    again = []
+    for part in (0.8, 0.7):
+        [found] = ranks(1).run(search_tasks.find_best, memory=part * plain["bytes"], **options)
+        assert found["bytes"] <= part * plain["bytes"] and found["seconds"] > plain["seconds"]
+        again.append(found["recomputed"])
+    assert all(again)
+    if search != "propagation":  # which looks at each layer once
+        assert again == [("attention_0", "attention_1"), ("attention_0", "up_0", "attention_1", "up_1")]
+
+
+def test_a_layer_with_state_is_not_computed_again(ranks):
+    [found] = ranks(1).run(search_tasks.look, name="normalized")
+    blocks = {each.layer: each.block for each in found["operations"]}
+    assert blocks["hidden"] == "hidden" and blocks["norm"] == ""
+
+
+AGAIN = {
+    "columns and rows": ("up", "down"),
+    "rows first": ("up",),
+    "stored by rows": ("up", "down"),
+    "heads": ("attention_0", "up_1"),
+    "scale of a norm": ("norm_0a", "norm_1b"),
+}
+SEND_TWICE = ("columns and rows", "rows first", "heads")
+
+
+@pytest.mark.parametrize("mesh", [(1, 2), (2, 2)])
+@pytest.mark.parametrize("name", AGAIN)
+def test_what_layers_send_again_is_planned(name, mesh, ranks):
+    model, layout = LAYOUTS[name]
+    options = {"name": model, "layout": layout, "mesh": mesh}
+    [once], [twice] = (
+        ranks(1).run(search_tasks.compare_named, recomputed=names, **options) for names in ((), AGAIN[name])
+    )
+    require_same(once)
+    require_same(twice)
+    if name in SEND_TWICE:
+        assert sum(twice["counted"].values()) > sum(once["counted"].values())
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_plan_that_computes_layers_again_trains_as_one_process(inline, ranks, plain, exactness):
+    machine = KNOWN.text()
+    options = {"name": "long_gpt", "batch_size": 8, "num_ranks": 2, "mesh": (2, 1), "machine": machine}
+    [whole] = ranks(1).run(search_tasks.find_best, **options)
+    limits = {"memory": 0.75 * whole["bytes"], "mesh": (2, 1)}
+    if inline:
+        begun = ranks(2).begin(search_tasks.train_inline, name="long_gpt", machine=machine, **limits)
+    else:
+        begun = ranks(2).begin(search_tasks.search_and_train, name="long_gpt", options=limits, machine=machine)
+    results, [alone] = together(begun, plain.begin(search_tasks.train, name="long_gpt"))
+    assert len(results) == 2
+    for result in results:
+        assert r"attention_\d+" in result["options"]["recompute"]
+        assert {"attention_0", "attention_1"} <= set(result["again"])
+        assert result.get("again_after_compile", result["again"]) == result["again"]
+        for ours, theirs in zip(result["weights"], alone["weights"], strict=True):
+            exactness(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3), 1e-5)
+
+
+def test_a_plan_that_computes_layers_again_is_planned_from_its_file(tmp_path):
+    path, machine = tmp_path / "found.toml", tmp_path / "machine.toml"
+    machine.write_text(KNOWN.text())
+    common = (
+        "tests/search_tasks.py:long_gpt",
+        "--ranks",
+        "2",
+        "--batch-size",
+        "32",
+        "--machine",
+        str(machine),
+        "--json",
+    )
+    search = ("--search", "dynamic", "--mesh", "2x1", "--memory", "150MB", "--write", str(path))
+    searched, planned = run_plan(*common, *search), run_plan(str(path), *common)
+    assert searched.returncode == 0 == planned.returncode, searched.stderr + planned.stderr
+    found, plan = json.loads(searched.stdout), json.loads(planned.stdout)
+    assert r"attention_\d+" in found["recompute"] and found["best"]["recomputed"] > 0
+    for key in ("seconds", "bytes"):
+        assert plan["prediction"][key] == pytest.approx(found["best"][key], rel=1e-9)

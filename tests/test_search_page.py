@@ -1,0 +1,179 @@
+"""The pages of plans and searches show what the JSON says, in a browser of any width, light and dark."""
+
+import json
+import math
+import subprocess
+
+import pytest
+
+from tests.browser import look, start
+from tests.ranks.pool import REPOSITORY, scripts
+from tests.test_search import KNOWN
+
+MODEL = "tests/search_tasks.py:gpt"
+LAYOUT = """
+[options]
+batch_dim_name = "{rows}"
+[layout]
+'up_\\d+/kernel' = ["{rows}", "{columns}"]
+'up_\\d+/bias' = ["{columns}"]
+'down_\\d+/kernel' = ["{columns}", "-"]
+'embedding/embeddings' = ["-", "{columns}"]
+"""
+THREE = """
+[mesh]
+data = 2
+rows = 2
+columns = 2
+[layout]
+'up_\\d+/kernel' = ["rows", "columns"]
+'down_\\d+/kernel' = ["columns", "rows"]
+'attention_\\d+/(query|key|value)/kernel' = ["-", "rows", "-"]
+'attention_\\d+/attention_output/kernel' = ["rows", "-", "columns"]
+'embedding/embeddings' = ["columns", "rows"]
+'logits/kernel' = ["data", "columns"]
+"""
+
+
+def run_plan(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    command = ["env", *(f"{name}={value}" for name, value in environment.items())]
+    command += [str(scripts() / "keras-par"), "plan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    path = tmp_path_factory.mktemp("machine") / "machine.toml"
+    path.write_text(KNOWN.text())
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, machine):
+    """The page of a search and its JSON."""
+    page = tmp_path_factory.mktemp("page") / "found.html"
+    options = ("--search", "dynamic", "--ranks", "8", "--batch-size", "8", "--machine", machine)
+    done = run_plan(MODEL, *options, "--html", str(page), "--json")
+    assert done.returncode == 0, done.stderr
+    return page, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory, searched):
+    started = start(tmp_path_factory.mktemp("profile"))
+    look(started, searched[0], 1200)  # its own first page asks for things until then
+    yield started
+    started.quit()
+
+
+def cells(browser, table: str) -> list[list[str]]:
+    """The texts of a table's rows."""
+    script = "return [...document.querySelectorAll(arguments[0])].map(r => [...r.cells].map(c => c.innerText.trim()))"
+    return browser.execute_script(script, f"#{table} tbody tr")
+
+
+def test_the_page_of_a_search_shows_what_was_found(searched, browser):
+    page, found = searched
+    seen = look(browser, page, 1200)
+    assert seen.console == [] and seen.requests == [page.as_uri()] and seen.page["active"] == 0
+    best = found["best"]
+    assert len(browser.find_elements("css selector", ".mesh span")) == 8
+    assert [row[0] for row in cells(browser, "layouts")] == list(found["layout"])
+    layers = {row[0]: row for row in cells(browser, "layers")}
+    assert float(layers["up_0"][1]) == pytest.approx(1e3 * found["layers"]["up_0"], abs=6e-4)
+    others = cells(browser, "others")
+    assert others[0][0] == "data parallel" and len(others) == 1 + len(found["others"])
+    assert float(others[0][1]) == pytest.approx(1e3 * found["data_parallel"]["seconds"], abs=6e-4)
+    rows = cells(browser, "alternatives")
+    assert [row[0] for row in rows] == [each["pattern"] for each in found["alternatives"]] and len(rows) == 12
+    longer = found["alternatives"][0]["seconds"] / best["seconds"] - 1
+    assert rows[0][5] == f"{longer:+.2%}"
+
+
+def test_the_bars_are_as_long_as_what_they_show(searched, browser):
+    page, found = searched
+    look(browser, page, 1200)
+    parts = browser.execute_script(
+        "return [...[...document.querySelectorAll('.stack')].at(-1).children].map(e => e.getBoundingClientRect().width)"
+    )
+    held = [size for name, size in found["best"].items() if name not in ("mesh", "seconds", "bytes") and size]
+    for part, size in zip(parts, held, strict=True):
+        assert part / sum(parts) == pytest.approx(size / sum(held), abs=0.01)
+    rows = cells(browser, "layers")
+    longest = max(float(row[1] or 0) for row in rows)
+    bars = browser.execute_script(
+        "return [...document.querySelectorAll('#layers tbody tr')].map(r => { const i = r.cells[2].firstElementChild;"
+        "return i ? parseFloat(i.style.width) : 0 })"
+    )
+    for bar, row in zip(bars, rows, strict=True):
+        assert bar == pytest.approx(100 * float(row[1] or 0) / longest, abs=0.2)
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_any_window(searched, browser, width, scheme):
+    seen = look(browser, searched[0], width, scheme=scheme)
+    assert seen.page["width"] == width
+    assert (seen.page["background"] == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_a_plan_predicts_time_and_memory_whatever_its_axes_are_called(tmp_path, machine):
+    found = {}
+    for name, mesh, names in (
+        ("plain", "batch = 4\nmodel = 2", {"rows": "batch", "columns": "model"}),
+        ("renamed", "tensor = 2\ndata = 4", {"rows": "data", "columns": "tensor"}),
+        ("three", THREE, {}),
+    ):
+        path = tmp_path / f"{name}.toml"
+        path.write_text(f"[mesh]\n{mesh}\n{LAYOUT.format(**names)}" if names else mesh)
+        page = tmp_path / f"{name}.html"
+        options = ("--ranks", "8", "--batch-size", "8", "--machine", machine, "--json", "--html", str(page))
+        done = run_plan(str(path), MODEL, *options)
+        assert done.returncode == 0, done.stderr
+        plan = found[name] = json.loads(done.stdout)
+        prediction = plan["prediction"]
+        sent = sum(call["num_bytes"] for call in plan["collectives"]["train_step"])
+        assert prediction["sent_bytes"] == sent and plan["hints"] == []
+        assert prediction["parts"]["variables"] == plan["local_bytes"] and prediction["parts"]["gradients"] > 0
+        assert math.isclose(sum(prediction["parts"].values()), prediction["bytes"])
+        assert "Time and messages of each layer" in page.read_text() and "The same, enlarged" in page.read_text()
+    plain, renamed = (found[name]["prediction"] for name in ("plain", "renamed"))
+    assert plain["seconds"] == pytest.approx(renamed["seconds"]) and plain["parts"] == renamed["parts"]
+
+
+def test_what_a_prediction_leaves_out_is_said(machine):
+    done = run_plan("megatron", "tests/planning_tasks.py:transformer", "--ranks", "2", "--machine", machine)
+    assert done.returncode == 0, done.stderr
+    assert "bytes of collectives, the traced step sends" in done.stdout  # the norms of its optimizer
+
+
+def test_without_a_machine_or_sizes_a_line_says_what_would_tell(tmp_path, machine):
+    model = "tests/planning_tasks.py:of_any_length"
+    page = tmp_path / "plan.html"
+    cache = tmp_path / "wheels"
+    arguments = ("data-parallel", model, "--ranks", "2", "--batch-size", "4")
+    unmeasured = run_plan(*arguments, "--html", str(page), KERAS_PAR_CACHE=str(cache))
+    assert unmeasured.returncode == 0, unmeasured.stderr
+    assert "run 'keras-par calibrate'" in unmeasured.stdout
+    assert "?" in unmeasured.stdout and unmeasured.stdout.splitlines()[-1].startswith(
+        "A ? is a size that the trace left open"
+    )
+    assert (
+        page.read_text().count("A ? is a size that the trace left open") == 2
+        and "keras-par calibrate" in page.read_text()
+    )
+    (tmp_path / "machine.toml").write_text(KNOWN.text())  # where 'keras-par calibrate' writes
+    unsized = json.loads(run_plan(*arguments, "--json", KERAS_PAR_CACHE=str(cache)).stdout)
+    assert unsized["prediction"] is None and "--input-shape" in unsized["hints"][0]
+    sized = json.loads(run_plan(*arguments, "--json", "--input-shape", "12", KERAS_PAR_CACHE=str(cache)).stdout)
+    assert sized["prediction"]["machine"] == "known" and sized["hints"] == []
+
+
+def test_many_ranks_are_not_all_drawn():
+    from keras_par.planning.page import picture_of
+
+    wide = picture_of({"batch": 8, "model": 64}, 0, {1})
+    assert [len(line) for line in wide["lines"]] == [32] * 8 and wide["num_hidden"] == 256
+    for mesh in ({"batch": 512, "model": 1}, {"ranks": 512}):
+        assert picture_of(mesh, 0, ())["num_hidden"] == 512 - 16 * 8
+    assert picture_of({"ranks": 2}, 1, {0})["lines"] == [[(0, "near"), (1, "own")]]
