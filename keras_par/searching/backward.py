@@ -121,7 +121,7 @@ def asides(
     has_backward: set[str],
 ) -> Iterator[Aside]:
     """What nodes without a rule cost; each belongs to the layer of the operation before it."""
-    layers = [operation.layer for operation in trace.operations]
+    layers = [operation.layer for operation in trace.operations] or [""]
     place = 0
     sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
     for number, node in enumerate(nodes):
