@@ -1,8 +1,12 @@
 """What the ranks of a pool do for the tests of the automatic search; and the models that are searched."""
 
+import contextlib
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from random import Random
+from unittest import mock
 
 import keras
 import numpy as np
@@ -282,6 +286,7 @@ def search_drawn(kind: str, parts, num_ranks: int, batch_size: int, memory: floa
     """What is found for a model of random parts in so much memory, or the sentence that nothing is."""
     from keras_par.searching.find import find
     from keras_par.searching.look import look_at
+    from keras_par.searching.meshes import meshes
 
     trace = look_at(drawn(kind, parts))
     keras.utils.clear_session(free_memory=False)
@@ -290,8 +295,19 @@ def search_drawn(kind: str, parts, num_ranks: int, batch_size: int, memory: floa
     except ValueError as error:
         return {"said": str(error)}
     mesh, prediction = found.best.mesh, found.best.prediction
-    others = [each.prediction.seconds for each in found.others]
-    return {"mesh": mesh, "bytes": prediction.num_bytes, "seconds": prediction.seconds, "others": others}
+    others = [(each.prediction.seconds, each.prediction.num_bytes) for each in found.others]
+    alone = []
+    for each in meshes(num_ranks, 2):
+        with contextlib.suppress(ValueError):
+            plan = find(trace, machine_from(machine), num_ranks, batch_size, search, memory, each)
+            alone.append(plan.best.prediction.seconds)
+    return {
+        "mesh": mesh,
+        "bytes": prediction.num_bytes,
+        "seconds": prediction.seconds,
+        "others": others,
+        "alone": alone,
+    }
 
 
 def costs_of_best(kind: str, parts, mesh: tuple[int, int], batch_size: int, machine: str) -> tuple[float, float]:
@@ -414,3 +430,30 @@ def train_two_inline(machine: str) -> dict:
         "whole": not sharded(second.variables),
         "told": any("stays whole" in text for text in told),
     }
+
+
+def seconds_of_widths(
+    seed: int, num_layers: int, num_widths: int, num_ranks: int, batch_size: int, machine: str, most_cells: int
+) -> tuple[dict[str, float], list[str]]:
+    """Seconds of a step that each search finds for dense layers of a few widths in any order, and the warnings."""
+    from keras_par.searching import dynamic
+    from keras_par.searching.find import find
+    from keras_par.searching.look import look_at
+
+    draw = Random(seed)
+
+    def build() -> keras.Model:
+        model = keras.Sequential([keras.Input((64,))])
+        for _ in range(num_layers):
+            model.add(layers.Dense(64 * draw.randint(1, num_widths), "relu"))
+        model.compile("adam", "mse")
+        return model
+
+    trace = look_at(build)
+    keras.utils.clear_session(free_memory=False)
+    found = {}
+    with mock.patch.object(dynamic, "MOST_CELLS", most_cells), warnings.catch_warnings(record=True) as said:
+        for mode in ("dynamic", "recursive"):
+            plan = find(trace, machine_from(machine), num_ranks, batch_size, mode)
+            found[mode] = plan.best.prediction.seconds
+    return found, [str(each.message) for each in said]

@@ -143,7 +143,8 @@ def test_where_only_storage_over_the_batch_fits_that_is_found(ranks):
     memory = 0.8 * free["bytes"]
     for mesh in (None, (4, 1)):
         [found] = find(ranks, "mlp", [4096], 4, sending(1e12), memory=memory, mesh=mesh, **options)
-        assert found["mesh"] == (4, 1) and found["bytes"] <= memory and found["others"] == {}
+        assert found["mesh"] == (4, 1) and found["bytes"] <= memory
+        assert all(num_bytes > memory for num_bytes in found["others"].values())
         assert set(found["layouts"].values()) == {("batch", None)}
 
 

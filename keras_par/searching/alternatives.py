@@ -55,7 +55,7 @@ def alternatives(trace: Trace, setting: Setting, fixed: Mapping[str, Axes], foun
         fixed: layouts that are said already, by path.
         found: by a search.
     """
-    return Asker(Maker(trace, setting, fixed, recomputes=bool(found.best.recomputed)), found).ask()
+    return Asker(Maker(trace, setting, fixed, bool(found.best.recomputed), found.best.classes), found).ask()
 
 
 class Asker:

@@ -18,8 +18,9 @@ def numbered(keys: Sequence[Hashable]) -> list[int]:
 def tensor_classes(trace: Trace, fixed: Mapping[str, Hashable]) -> list[int]:
     """For each tensor the number of its class.
 
-    Variables are of one class if their paths, numbers aside, and shapes are the same, what is said of them, and their
-    layers' turns. Others are, if the operations that make them are alike, and those that surround these.
+    Variables are of one class if their paths, numbers aside, and the shapes of all in their layers are the same, what
+    is said of them, and their layers' turns. Others are, if the operations that make them are alike, and those that
+    surround these. (Were biases alike by their own shapes, layers far apart would be decided together for nothing.)
 
     Args:
         trace: of a model.
@@ -27,9 +28,16 @@ def tensor_classes(trace: Trace, fixed: Mapping[str, Hashable]) -> list[int]:
     """
 
     turn_of = turns(trace)
+    shapes: dict[str, tuple] = {}
+    for tensor in trace.tensors:
+        if tensor.path:
+            layer = layer_of(tensor.path)
+            shapes[layer] = (*shapes.get(layer, ()), (without_numbers(tensor.path), tensor.shape))
+    kinds = dict(zip(shapes, numbered(list(shapes.values())), strict=True))
 
     def variable(path: str) -> Hashable:
-        return without_numbers(path), fixed.get(path), turn_of.get(layer_of(path))
+        layer = layer_of(path)
+        return without_numbers(path), fixed.get(path), turn_of.get(layer), kinds.get(layer)
 
     made_by = {number: place for place, operation in enumerate(trace.operations) for number in operation.results}
     colors = operation_classes(trace, made_by, variable)

@@ -26,6 +26,11 @@ PRICES = 20  # of memory, that are tried
 PRECISION = 1e-9
 MANY_NODES, ROUGH_PRECISION = 500, 1e-3  # from so many on, what is so near the bound will do
 SECONDS = 5.0
+MOST_CELLS = 1 << 18  # of a table
+
+
+class EntangledError(Exception):
+    """A problem whose tables would not fit into memory, because too many nodes depend on each other."""
 
 
 def solve(problem: Problem, capacity: float = math.inf) -> list[int] | None:
@@ -34,6 +39,9 @@ def solve(problem: Problem, capacity: float = math.inf) -> list[int] | None:
     Args:
         problem: what to solve.
         capacity: bytes.
+
+    Raises:
+        EntangledError: see there.
     """
     if not all(table.costs for table in problem.tables):
         return None
@@ -60,6 +68,15 @@ def solve(problem: Problem, capacity: float = math.inf) -> list[int] | None:
         if not limits.has_dropped:
             break
     return best
+
+
+def is_entangled(problem: Problem) -> bool:
+    """True if too many nodes depend on each other for `solve`."""
+    try:
+        elimination_order(problem)
+    except EntangledError:
+        return True
+    return False
 
 
 def by_price(
@@ -110,7 +127,11 @@ def cost_of(problem: Problem, choice: Sequence[int]) -> tuple[float, float]:
 
 
 def elimination_order(problem: Problem) -> list[int]:
-    """The nodes of several states, each time the one of which the smallest table is left."""
+    """The nodes of several states, each time the one of which the smallest table is left.
+
+    Raises:
+        EntangledError: that is too large.
+    """
     near: dict[int, set[int]] = {}
     for table in problem.tables:
         nodes = [node for node in table.nodes if len(problem.states[node]) > 1]
@@ -128,6 +149,8 @@ def elimination_order(problem: Problem) -> list[int]:
         found, node = heapq.heappop(waiting)
         if size.get(node) != found:  # it is out, or stands there again with its newer size
             continue
+        if found * len(problem.states[node]) > MOST_CELLS:
+            raise EntangledError
         order.append(node)
         del size[node]
         others = near.pop(node) - {node}

@@ -1,6 +1,8 @@
 """Finds the mesh and the layouts that train a model fastest: tries each mesh of the ranks with one of the searches."""
 
+import contextlib
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +14,7 @@ from keras_par.plan.options import Search
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
 from keras_par.searching import dynamic, exact, propagation, recursive
+from keras_par.searching.classes import tensor_classes
 from keras_par.searching.maker import Maker
 from keras_par.searching.meshes import DATA, MODEL, meshes, named
 from keras_par.searching.problem import Problem
@@ -30,12 +33,14 @@ class Candidate:
         layouts: of the variables that are divided, by path.
         prediction: of a step.
         recomputed: the names of the layers that are computed once more in the backward pass.
+        classes: of the tensors that were decided together; None if none were decided.
     """
 
     mesh: dict[str, int]
     layouts: dict[str, Axes]
     prediction: Prediction
     recomputed: tuple[str, ...] = ()
+    classes: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Found:
 
     Args:
         best: the fastest that fits.
-        others: the best of each other mesh.
+        others: the best of each other mesh; where that is slower without a limit of memory, too, it may not fit.
         data_parallel: what it is compared with, whether it fits or not.
         mode: of the search.
         memory: bytes of a rank.
@@ -86,11 +91,17 @@ def find(
     """
     capacity = machine.memory_gb * 2**30 if memory is None else memory
     searcher = Searcher(trace, machine, batch_size, mode, capacity, fixed or {}, num_axes)
-    found = searcher.fitting([dict(mesh)]) if mesh is not None else searcher.candidates(num_ranks)
-    if not found:
+    found = searcher.tried([dict(mesh)]) if mesh is not None else searcher.candidates(num_ranks)
+    if not any(map(searcher.fits, found)):
         raise ValueError(searcher.refusal(num_ranks, mesh))
-    found.sort(key=lambda each: each.prediction.seconds)
-    return Found(found[0], found[1:], searcher.data_parallel(num_ranks), mode, capacity)
+    best = min(filter(searcher.fits, found), key=seconds_of)
+    others = sorted((each for each in found if each is not best), key=seconds_of)
+    return Found(best, others, searcher.data_parallel(num_ranks), mode, capacity)
+
+
+def seconds_of(candidate: Candidate) -> float:
+    """Of a step."""
+    return candidate.prediction.seconds
 
 
 class Searcher:
@@ -112,7 +123,9 @@ class Searcher:
     ):
         self.trace, self.machine, self.batch_size, self.mode = trace, machine, batch_size, mode
         self.capacity, self.fixed, self.num_axes = capacity, fixed, num_axes
+        self._classes: Sequence[int] = tensor_classes(trace, fixed)
         self._best: dict[tuple[int, ...], Candidate | None] = {}
+        self._fastest: dict[tuple[int, ...], tuple[Maker, Problem, Candidate | None] | None] = {}
 
     def candidates(self, num_ranks: int) -> list[Candidate]:
         """The best of each mesh that is tried: of all, for `recursive` of those that halving comes to.
@@ -129,26 +142,54 @@ class Searcher:
                 found = searcher.best_of(named(sizes))
                 return math.inf if found is None else found.prediction.seconds
 
-            found = self.fitting([named(each) for each in recursive.halvings(num_ranks, seconds, self.num_axes)])
-            if found:
+            found = self.tried([named(each) for each in recursive.halvings(num_ranks, seconds, self.num_axes)])
+            if any(map(self.fits, found)):
                 return found
-        return self.fitting(meshes(num_ranks, self.num_axes))
+        return self.tried(meshes(num_ranks, self.num_axes))
 
-    def fitting(self, wanted: Sequence[Mapping[str, int]]) -> list[Candidate]:
-        """The best of each of these meshes, if anything fits."""
-        return [each for each in map(self.best_of, wanted) if each is not None]
+    def tried(self, wanted: Sequence[Mapping[str, int]]) -> list[Candidate]:
+        """The best of each of these meshes, or its fastest where that is slower than the best of another, or none fits.
+
+        What fits is never faster than what need not.
+        """
+        quickest = [(quick, mesh) for mesh in wanted if (quick := self.fastest_of(mesh)) is not None]
+        found, least = [], math.inf
+        for quick, mesh in sorted(quickest, key=lambda pair: seconds_of(pair[0])):
+            best = self.best_of(mesh) if seconds_of(quick) < least else None
+            found.append(best or quick)
+            least = least if best is None else min(least, seconds_of(best))
+        return found
+
+    def fits(self, candidate: Candidate) -> bool:
+        """True if a rank can hold what it takes."""
+        return candidate.prediction.num_bytes <= self.capacity
 
     def setting(self, mesh: Mapping[str, int]) -> Setting:
         """The machine with a mesh."""
         return Setting(self.machine, mesh, DATA, self.batch_size)
 
+    def fastest_of(self, mesh: Mapping[str, int]) -> Candidate | None:
+        """The fastest for a mesh in any memory; None if the batch or what is said already cannot be cut so."""
+        made = self._made(mesh)
+        return None if made is None else made[2]
+
     def best_of(self, mesh: Mapping[str, int]) -> Candidate | None:
-        """The best for a mesh; None if nothing fits, or the batch or what is said already cannot be cut so."""
+        """The fastest for a mesh that fits; None if nothing does."""
         key = tuple(mesh.values())
         if key not in self._best:
-            can_be = self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None
-            self._best[key] = self._search(dict(mesh)) if can_be else None
+            made = self._made(mesh)
+            self._best[key] = None if made is None else self._within_capacity(*made)
         return self._best[key]
+
+    def _made(self, mesh: Mapping[str, int]) -> tuple[Maker, Problem, Candidate | None] | None:
+        """The problem of a mesh and its fastest solution; None if there is none."""
+        key = tuple(mesh.values())
+        if key not in self._fastest:
+            self._fastest[key] = None
+            if self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None:
+                maker, problem = self._problem(self.setting(dict(mesh)))
+                self._fastest[key] = maker, problem, self._fitting(maker, problem, math.inf)
+        return self._fastest[key]
 
     def wrong_with(self, mesh: Mapping[str, int]) -> str | None:
         """Why a layout that is said already cannot be on a mesh, None if all can."""
@@ -157,18 +198,25 @@ class Searcher:
         wrong = ((path, complaint(shapes[path], axes, plan)) for path, axes in self.fixed.items() if axes)
         return next((f"variable '{path}' cannot lie so: {why}" for path, why in wrong if why), None)
 
-    def _search(self, mesh: dict[str, int]) -> Candidate | None:
-        """The fastest; where that does not fit, the faster of what does, with and without recomputation."""
-        maker = Maker(self.trace, self.setting(mesh), self.fixed)
+    def _problem(self, setting: Setting) -> tuple[Maker, Problem]:
+        """The problem of a setting, in which layers that are alike lie alike if that can be solved."""
+        maker = Maker(self.trace, setting, self.fixed, classes=self._classes)
         problem = maker.make()
-        fastest = self._fitting(maker, problem, math.inf)
-        if fastest is None or fastest.prediction.num_bytes <= self.capacity:
+        if self.mode == "dynamic" and dynamic.is_entangled(problem):
+            self._classes = range(len(self.trace.tensors))
+            maker = Maker(self.trace, setting, self.fixed, classes=self._classes)
+            problem = maker.make()
+        return maker, problem
+
+    def _within_capacity(self, maker: Maker, problem: Problem, fastest: Candidate | None) -> Candidate | None:
+        """The fastest if it fits, else the faster of what does with and without recomputation."""
+        if fastest is None or self.fits(fastest):
             return fastest
         found = [self._fitting(maker, problem, self.capacity)]
         if any(operation.block for operation in self.trace.operations):
-            maker = Maker(self.trace, maker.setting, self.fixed, recomputes=True)
+            maker = Maker(self.trace, maker.setting, self.fixed, recomputes=True, classes=maker.classes)
             found.append(self._fitting(maker, maker.make(), self.capacity))
-        return min(filter(None, found), key=lambda each: each.prediction.seconds, default=None)
+        return min(filter(None, found), key=seconds_of, default=None)
 
     def _fitting(self, maker: Maker, problem: Problem, limit: float) -> Candidate | None:
         """The best of a problem that fits into a memory."""
@@ -180,14 +228,21 @@ class Searcher:
         if found is None:
             return None
         choice, prediction = found
-        return Candidate(dict(maker.setting.mesh), maker.layouts(choice), prediction, maker.recomputed(choice))
+        again = maker.recomputed(choice)
+        return Candidate(dict(maker.setting.mesh), maker.layouts(choice), prediction, again, maker.classes)
 
     def _solve(self, maker: Maker, problem: Problem, capacity: float) -> list[int] | None:
         if self.mode == "dynamic":
-            return dynamic.solve(problem, capacity)
+            with contextlib.suppress(dynamic.EntangledError):
+                return dynamic.solve(problem, capacity)
+            warnings.warn(
+                f"keras-par: over the mesh {dict(maker.setting.mesh)} too many layers depend on each other for "
+                "search='dynamic': search='recursive' takes its place there.",
+                stacklevel=2,
+            )
         if self.mode == "exact":
             return exact.solve(problem, capacity)
-        return recursive.solve(maker, capacity) if self.mode == "recursive" else propagation.solve(maker, capacity)
+        return propagation.solve(maker, capacity) if self.mode == "propagation" else recursive.solve(maker, capacity)
 
     def data_parallel(self, num_ranks: int) -> Candidate | None:
         """Rows alone divided, None if that cannot be."""

@@ -43,13 +43,19 @@ class Maker:
         setting: where it is to be trained.
         fixed: layouts that are said already, by path.
         recomputes: True if layers may be computed once more in the backward pass.
+        classes: of the tensors, as `tensor_classes` finds them unless given.
     """
 
     def __init__(
-        self, trace: Trace, setting: Setting, fixed: Mapping[str, Axes] | None = None, recomputes: bool = False
+        self,
+        trace: Trace,
+        setting: Setting,
+        fixed: Mapping[str, Axes] | None = None,
+        recomputes: bool = False,
+        classes: Sequence[int] | None = None,
     ):
         self.trace, self.setting, self.fixed, self.recomputes = trace, setting, fixed or {}, recomputes
-        self.classes = tensor_classes(trace, self.fixed)
+        self.classes = tensor_classes(trace, self.fixed) if classes is None else classes
         self.problem = Problem()
         self.node_of: dict[int, int] = {}  # by class
         self.tables: dict[tuple[int, ...], dict[tuple[int, ...], Cost]] = {}
