@@ -435,8 +435,13 @@ def train_two_inline(machine: str) -> dict:
 def seconds_of_widths(
     seed: int, num_layers: int, num_widths: int, num_ranks: int, batch_size: int, machine: str, most_cells: int
 ) -> tuple[dict[str, float], list[str]]:
-    """Seconds of a step that each search finds for dense layers of a few widths in any order, and the warnings."""
+    """Seconds of a step that each search finds for dense layers of a few widths in any order, and the warnings.
+
+    What else could be is asked about, too.
+    """
+    from keras_par.plan.setting import Setting
     from keras_par.searching import dynamic
+    from keras_par.searching.alternatives import alternatives
     from keras_par.searching.find import find
     from keras_par.searching.look import look_at
 
@@ -456,4 +461,23 @@ def seconds_of_widths(
         for mode in ("dynamic", "recursive"):
             plan = find(trace, machine_from(machine), num_ranks, batch_size, mode)
             found[mode] = plan.best.prediction.seconds
+            setting = Setting(machine_from(machine), plan.best.mesh, "batch", batch_size)
+            assert alternatives(trace, setting, {}, plan)
     return found, [str(each.message) for each in said]
+
+
+def classes_of_biases() -> list[int]:
+    """The classes of the biases of layers from 4 to 8, 8 to 2, 2 to 8, 8 to 2 and 2 to 8."""
+    from keras_par.searching.classes import tensor_classes
+    from keras_par.searching.look import look_at
+
+    def build() -> keras.Model:
+        model = keras.Sequential([keras.Input((4,)), *(layers.Dense(width) for width in (8, 2, 8, 2, 8))])
+        model.compile("adam", "mse")
+        return model
+
+    trace = look_at(build)
+    classes = tensor_classes(trace, {})
+    keras.utils.clear_session(free_memory=False)
+    of_path = {tensor.path: kind for tensor, kind in zip(trace.tensors, classes, strict=True) if tensor.path}
+    return [kind for path, kind in of_path.items() if path.endswith("bias")]

@@ -193,6 +193,11 @@ def test_equal_layers_far_apart_do_not_keep_a_model_from_being_solved(ranks):
     assert seconds["dynamic"] <= seconds["recursive"] and not said
 
 
+def test_biases_are_alike_where_their_layers_are(ranks):
+    [[other, down, up, down_again, up_again]] = ranks(1).run(search_tasks.classes_of_biases)
+    assert up == up_again != other and down == down_again
+
+
 def test_what_is_too_entangled_is_searched_recursively_and_said(ranks):
     options = {"num_ranks": 4, "batch_size": 64, "machine": KNOWN.text(), "most_cells": 1}
     [(seconds, said)] = ranks(1).run(search_tasks.seconds_of_widths, seed=0, num_layers=4, num_widths=8, **options)

@@ -80,6 +80,7 @@ class Asker:
         """All alternatives."""
         until = time.monotonic() + SECONDS
         is_small = len(self.problem.states) < dynamic.MANY_NODES and self.found.mode in BEST
+        is_small = is_small and not dynamic.is_entangled(self.problem)
         nodes = [node for node in self.maker.variable_nodes if self._other_states(node)]
         answers = []
         for node in nodes[:CLASSES]:

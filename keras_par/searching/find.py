@@ -1,6 +1,5 @@
 """Finds the mesh and the layouts that train a model fastest: tries each mesh of the ranks with one of the searches."""
 
-import contextlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -49,7 +48,7 @@ class Found:
 
     Args:
         best: the fastest that fits.
-        others: the best of each other mesh; where that is slower without a limit of memory, too, it may not fit.
+        others: the best of each other mesh that was looked at, see `Searcher.tried`; some may not fit.
         data_parallel: what it is compared with, whether it fits or not.
         mode: of the search.
         memory: bytes of a rank.
@@ -125,7 +124,7 @@ class Searcher:
         self.capacity, self.fixed, self.num_axes = capacity, fixed, num_axes
         self._classes: Sequence[int] = tensor_classes(trace, fixed)
         self._best: dict[tuple[int, ...], Candidate | None] = {}
-        self._fastest: dict[tuple[int, ...], tuple[Maker, Problem, Candidate | None] | None] = {}
+        self._fastest: dict[tuple[int, ...], Candidate | None] = {}
 
     def candidates(self, num_ranks: int) -> list[Candidate]:
         """The best of each mesh that is tried: of all, for `recursive` of those that halving comes to.
@@ -148,9 +147,10 @@ class Searcher:
         return self.tried(meshes(num_ranks, self.num_axes))
 
     def tried(self, wanted: Sequence[Mapping[str, int]]) -> list[Candidate]:
-        """The best of each of these meshes, or its fastest where that is slower than the best of another, or none fits.
+        """For each mesh that can be its fastest plan that fits, or the fastest of all, which does not.
 
-        What fits is never faster than what need not.
+        A limit makes no plan faster. So a mesh is not searched within the memory once another has a plan that fits and
+        beats what this one would reach in any memory.
         """
         quickest = [(quick, mesh) for mesh in wanted if (quick := self.fastest_of(mesh)) is not None]
         found, least = [], math.inf
@@ -170,26 +170,19 @@ class Searcher:
 
     def fastest_of(self, mesh: Mapping[str, int]) -> Candidate | None:
         """The fastest for a mesh in any memory; None if the batch or what is said already cannot be cut so."""
-        made = self._made(mesh)
-        return None if made is None else made[2]
+        key = tuple(mesh.values())
+        if key not in self._fastest:
+            can_be = self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None
+            self._fastest[key] = self._fitting(*self._problem(self.setting(dict(mesh))), math.inf) if can_be else None
+        return self._fastest[key]
 
     def best_of(self, mesh: Mapping[str, int]) -> Candidate | None:
         """The fastest for a mesh that fits; None if nothing does."""
         key = tuple(mesh.values())
         if key not in self._best:
-            made = self._made(mesh)
-            self._best[key] = None if made is None else self._within_capacity(*made)
+            best = self.fastest_of(mesh)
+            self._best[key] = best if best is None or self.fits(best) else self._within_capacity(best)
         return self._best[key]
-
-    def _made(self, mesh: Mapping[str, int]) -> tuple[Maker, Problem, Candidate | None] | None:
-        """The problem of a mesh and its fastest solution; None if there is none."""
-        key = tuple(mesh.values())
-        if key not in self._fastest:
-            self._fastest[key] = None
-            if self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None:
-                maker, problem = self._problem(self.setting(dict(mesh)))
-                self._fastest[key] = maker, problem, self._fitting(maker, problem, math.inf)
-        return self._fastest[key]
 
     def wrong_with(self, mesh: Mapping[str, int]) -> str | None:
         """Why a layout that is said already cannot be on a mesh, None if all can."""
@@ -208,13 +201,11 @@ class Searcher:
             problem = maker.make()
         return maker, problem
 
-    def _within_capacity(self, maker: Maker, problem: Problem, fastest: Candidate | None) -> Candidate | None:
-        """The fastest if it fits, else the faster of what does with and without recomputation."""
-        if fastest is None or self.fits(fastest):
-            return fastest
-        found = [self._fitting(maker, problem, self.capacity)]
-        if any(operation.block for operation in self.trace.operations):
-            maker = Maker(self.trace, maker.setting, self.fixed, recomputes=True, classes=maker.classes)
+    def _within_capacity(self, fastest: Candidate) -> Candidate | None:
+        """For the mesh of a plan that does not fit the faster of what does, with and without recomputation."""
+        found = []
+        for recomputes in (False, True) if any(operation.block for operation in self.trace.operations) else (False,):
+            maker = Maker(self.trace, self.setting(fastest.mesh), self.fixed, recomputes, fastest.classes)
             found.append(self._fitting(maker, maker.make(), self.capacity))
         return min(filter(None, found), key=seconds_of, default=None)
 
@@ -232,17 +223,20 @@ class Searcher:
         return Candidate(dict(maker.setting.mesh), maker.layouts(choice), prediction, again, maker.classes)
 
     def _solve(self, maker: Maker, problem: Problem, capacity: float) -> list[int] | None:
-        if self.mode == "dynamic":
-            with contextlib.suppress(dynamic.EntangledError):
-                return dynamic.solve(problem, capacity)
-            warnings.warn(
-                f"keras-par: over the mesh {dict(maker.setting.mesh)} too many layers depend on each other for "
-                "search='dynamic': search='recursive' takes its place there.",
-                stacklevel=2,
-            )
         if self.mode == "exact":
             return exact.solve(problem, capacity)
-        return propagation.solve(maker, capacity) if self.mode == "propagation" else recursive.solve(maker, capacity)
+        if self.mode == "propagation":
+            return propagation.solve(maker, capacity)
+        if self.mode == "dynamic":
+            try:
+                return dynamic.solve(problem, capacity)
+            except dynamic.EntangledError:
+                warnings.warn(
+                    "keras-par: on some meshes too many layers of this model depend on each other for "
+                    "search='dynamic': search='recursive' takes its place there.",
+                    stacklevel=2,
+                )
+        return recursive.solve(maker, capacity)
 
     def data_parallel(self, num_ranks: int) -> Candidate | None:
         """Rows alone divided, None if that cannot be."""
