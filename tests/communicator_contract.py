@@ -49,7 +49,7 @@ def of_itself(communicator) -> Iterator[str]:
     if communicator.through("auto").size != size or communicator.through("horovod").size != size:
         yield "another size through another way"
     for kind in ("all_reduce", "all_gather", "all_gather_equal", "all_to_all", "reduce_scatter", "broadcast"):
-        if communicator.road(kind, [tf.zeros([2])]) not in ("horovod", "shared_memory", None):
+        if communicator.road(kind, [tf.zeros([2])]) not in ("horovod", "shared_memory", "two_levels", None):
             yield f"an unknown road for {kind}"
 
 

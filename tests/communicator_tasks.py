@@ -7,6 +7,7 @@ from keras_par.comm.counting import CountingCommunicator
 from keras_par.comm.measuring import MeasuringCommunicator
 from keras_par.comm.planned import PlannedCommunicator
 from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.two_levels import TwoLevelCommunicator
 from keras_par.comm.wrapped import WrappedCommunicator
 from tests.communicator_contract import breaches
 
@@ -14,6 +15,13 @@ from tests.communicator_contract import breaches
 def halves(size: int) -> list[list[int]]:
     """Two groups of neighbours."""
     return [list(range(size // 2)), list(range(size // 2, size))]
+
+
+def two_levels(current) -> TwoLevelCommunicator:
+    """As if the two halves of the ranks were on hosts of their own."""
+    horovod = current.through("horovod")
+    across = horovod.group([list(pair) for pair in zip(*halves(current.size), strict=True)])
+    return TwoLevelCommunicator(horovod, current.group(halves(current.size)), across)
 
 
 KINDS = {
@@ -26,6 +34,7 @@ KINDS = {
     "planned": lambda current: PlannedCommunicator(range(4), 1),
     "group of all": lambda current: current.group([list(range(current.size))]),
     "group of one": lambda current: current.group([[rank] for rank in range(current.size)]),
+    "two levels": lambda current: two_levels(current),
     "group of half": lambda current: current.group(halves(current.size)),
     "measured group of half": lambda current: MeasuringCommunicator(current).group(halves(current.size)),
 }

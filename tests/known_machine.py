@@ -16,7 +16,7 @@ KNOWN = Machine(
     memory_gb=64,
     ranks_per_host=64,
     links={
-        kind: dict.fromkeys(("job", "host", "network"), Link(1e-5, 1e9, 1e-6))
+        kind: dict.fromkeys(("host", "network"), Link(1e-5, 1e9, 1e-6))
         for kind in ("all_reduce", "all_gather", "reduce_scatter")
     },
 )
@@ -25,4 +25,4 @@ KNOWN = Machine(
 def linked(draw: Random) -> Machine:
     """That machine with links that are slow or quick, so that it is best to send little or seldom."""
     link = Link(10 ** draw.uniform(-9, -4), 10 ** draw.uniform(5, 9), 10 ** draw.uniform(-9, -4))
-    return replace(KNOWN, links={kind: dict.fromkeys(("job", "host", "network"), link) for kind in KNOWN.links})
+    return replace(KNOWN, links={kind: dict.fromkeys(("host", "network"), link) for kind in KNOWN.links})

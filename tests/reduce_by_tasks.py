@@ -30,25 +30,25 @@ def alone(epochs: int) -> list:
     return weights(model)
 
 
-def strategy_of(reduce_by: str, mesh: tuple[int, ...] | None = None):
+def strategy_of(reduce_by: str, mesh: tuple[int, ...] | None = None, compression: str | None = None):
     """A strategy whose sums go this way."""
     import keras_par as kp
 
     if mesh is None:
-        return kp.DataParallel(reduce_by=reduce_by)
+        return kp.DataParallel(reduce_by=reduce_by, compression=compression)
     layout_map = keras.distribution.LayoutMap(keras.distribution.DeviceMesh(mesh, ("batch", "model")))
     layout_map[".*dense.*kernel"] = (None, "model")
     return kp.ModelParallel(layout_map=layout_map, reduce_by=reduce_by)
 
 
-def train(ways: list[str], epochs: int, mesh: tuple[int, ...] | None = None) -> dict:
+def train(ways: list[str], epochs: int, mesh: tuple[int, ...] | None = None, compression: str | None = None) -> dict:
     """Models that sum in different ways, trained in turns; the way of each collective, and their weights."""
     import keras_par as kp
 
     models = []
     for reduce_by in ways:
         keras.utils.set_random_seed(3)
-        with strategy_of(reduce_by, mesh).scope():
+        with strategy_of(reduce_by, mesh, compression).scope():
             models.append(build(classes=3 if mesh is None else 4))
     given = data()
     if mesh is not None:
@@ -73,8 +73,6 @@ def misuse(which: str):
         kp.DataParallel(reduce_by="mpi")
     elif which == "impossible":
         kp.DataParallel(reduce_by="shared_memory")
-    elif which == "compressed":
-        kp.DataParallel(reduce_by="shared_memory", compression="fp16")
     elif which == "different":
         with kp.DataParallel(reduce_by="auto" if kp.rank() == 0 else "horovod").scope():
             model = build()

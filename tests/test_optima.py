@@ -18,7 +18,7 @@ WIDTH, ITEM = 64, 4
 def sending(flops: float) -> Machine:
     """Its time is that of products and of bytes that are sent; gathers are slow, so that sums are better."""
     speeds = {"all_reduce": 1e9, "all_gather": 4e8, "reduce_scatter": 4e8}
-    links = {kind: dict.fromkeys(("job", "host", "network"), Link(0.0, speed, 0.0)) for kind, speed in speeds.items()}
+    links = {kind: dict.fromkeys(("host", "network"), Link(0.0, speed, 0.0)) for kind, speed in speeds.items()}
     return Machine("sending", flops, 1e18, 1e18, 0.0, 0.0, 64, 64, 1.0, links)
 
 

@@ -27,8 +27,8 @@ def test_describe_says_the_way(ranks):
         assert "Gradients are summed through the shared memory of this host (reduce_by='auto')." in shared
         assert "Gradients are summed by Horovod over MPI (reduce_by='horovod')." in horovod
         assert "all_reduce  shared memory" in shared and "all_reduce  horovod" in horovod
-    for result in ranks(4).run(tasks.train, ways=["auto"], epochs=1):
-        assert "no shared memory, because KERAS_PAR_SHARED_MEMORY=0 is set on rank 3" in " ".join(
+    for result in ranks(3).run(tasks.train, ways=["auto"], epochs=1):
+        assert "no shared memory, because KERAS_PAR_SHARED_MEMORY=0 is set on rank 2" in " ".join(
             result["texts"][0].split()
         )
 
@@ -43,12 +43,35 @@ def test_a_mesh_over_all_ranks_sums_the_way_that_is_chosen(mesh, ranks):
             np.testing.assert_array_equal(one, other)  # two numbers add up alike, whoever adds them
 
 
+def test_groups_of_a_mesh_go_the_way_that_is_chosen(ranks):
+    """Sums over two ranks each, gathers and reduce-scatters; only eager collectives are Horovod's."""
+    for result in ranks(4).run(tasks.train, ways=["shared_memory", "horovod"], epochs=2, mesh=(2, 2)):
+        assert result["size"] == 4
+        shared, horovod = result["roads"]
+        assert set(shared) == {"shared_memory"} and set(horovod) == {"horovod"} and len(shared) == len(horovod) > 4
+        assert "Sums over all ranks go through the shared memory of this host (reduce_by='shared_memory')." in (
+            " ".join(result["texts"][0].split())
+        )
+        for one, other in zip(*result["weights"], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("compression", "tolerance"), [("fp16", 1e-3), ("bf16", 1e-2)])
+def test_compressed_gradients_go_through_shared_memory(compression, tolerance, ranks, plain):
+    work = ranks(2).begin(tasks.train, ways=["shared_memory"], epochs=2, compression=compression)
+    [alone], results = together(plain.begin(tasks.alone, epochs=2), work)
+    for result in results:
+        assert [set(roads) for roads in result["roads"]] == [{"shared_memory"}]
+        for own, expected in zip(result["weights"][0], alone, strict=True):
+            np.testing.assert_allclose(own, expected, atol=tolerance)
+            assert expected.size < 3 or not np.array_equal(own, expected)
+
+
 @pytest.mark.parametrize(
     ("which", "size", "sentence"),
     [
         ("unknown", 2, "reduce_by='mpi' is unknown, use 'auto', 'horovod' or 'shared_memory'."),
-        ("impossible", 4, "reduce_by='shared_memory' cannot be, because KERAS_PAR_SHARED_MEMORY=0 is set on rank 3: "),
-        ("compressed", 2, "compression='fp16' is for messages, which reduce_by='shared_memory' does without: "),
+        ("impossible", 3, "reduce_by='shared_memory' cannot be, because KERAS_PAR_SHARED_MEMORY=0 is set on rank 2: "),
         ("different", 2, '"strategy\'s reduce_by" is auto on rank 0 but horovod on rank 1'),
     ],
 )

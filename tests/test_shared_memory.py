@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from keras_par.comm import native, shared_memory
+from keras_par.comm import native, segments
 from tests import tasks
 from tests.launcher import program
 from tests.ranks.pool import environment
@@ -16,7 +16,7 @@ SIZE = 3
 SECONDS = 120
 
 
-def run(ending: str) -> list[tuple[int, str]]:
+def run(ending: str, size: int = SIZE, **variables: str) -> list[tuple[int, str]]:
     """The status and the output of each rank of a group that ends in some way."""
 
     processes: list[subprocess.Popen] = []
@@ -24,17 +24,17 @@ def run(ending: str) -> list[tuple[int, str]]:
     def start(*arguments) -> None:
         command = [sys.executable, program("shared_sum"), *map(str, arguments)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        processes.append(subprocess.Popen(command, env=environment(), text=True, **pipes))
+        processes.append(subprocess.Popen(command, env=environment() | variables, text=True, **pipes))
 
     def say(process: subprocess.Popen, line: str) -> None:
         process.stdin.write(line)
         process.stdin.flush()
 
     try:
-        start(0, SIZE, ending)
+        start(0, size, ending)
         offer = processes[0].stdout.readline()
-        for rank in range(1, SIZE):
-            start(rank, SIZE, ending, offer)
+        for rank in range(1, size):
+            start(rank, size, ending, offer)
         for process in processes[1:]:
             assert process.stdout.readline() == "joined\n"
         say(processes[0], "all have come\n")
@@ -49,13 +49,21 @@ def run(ending: str) -> list[tuple[int, str]]:
     return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
 
 
-def test_sums_are_exact_and_ranks_in_different_collectives_are_told():
-    results = run("another")
+@pytest.mark.parametrize("size", [2, 3, 5])  # five are enough to add up a part each
+def test_collectives_are_exact_and_ranks_in_different_ones_are_told(size):
+    results = run("another", size)
     assert any("is in another collective than test." in output for _, output in results), results
     for status, output in results:
         assert status == 0 and output.startswith("equal\n"), output
         assert re.search(r"in another collective than test\.\w+ on rank|has left the job", output), output
         assert "keras-par's shared memory: communication has been shut down" in output, output
+
+
+def test_processors_without_instructions_for_halves_are_exact_too(tmp_path):
+    for status, output in run("another", 2, CXX="c++ -mno-f16c", KERAS_PAR_CACHE=str(tmp_path)):
+        assert status == 0 and output.startswith("equal\n"), output
+    [library] = tmp_path.glob("*.so")
+    assert library.name != native.library().name
 
 
 def test_tensors_of_as_many_bytes_and_another_shape_are_never_added():
@@ -66,7 +74,8 @@ def test_tensors_of_as_many_bytes_and_another_shape_are_never_added():
 
 
 @pytest.mark.parametrize(
-    ("size", "kinds"), [(2, ["KerasParSharedGather"]), (3, ["KerasParSharedGather"]), (4, ["HorovodAllgather"] * 5)]
+    ("size", "kinds"),
+    [(2, ["KerasParSharedAllGather"]), (3, ["HorovodAllgather"] * 5), (4, ["KerasParSharedAllGather"])],
 )
 def test_gathers_are_those_of_horovod_to_the_bit(size, kinds, ranks):
     for result in ranks(size).run(tasks.gathers):
@@ -90,7 +99,7 @@ def test_a_rank_that_cannot_reach_the_memory_says_so(offered, tmp_path):
     elif offered == "other":
         path.write_bytes(b"something else altogether")
     with pytest.raises(OSError):
-        shared_memory.opened(str(path), b"0123456789abcdef")
+        segments.opened(str(path), b"0123456789abcdef")
 
 
 def test_nobody_waits_for_a_rank_that_died():
@@ -104,17 +113,17 @@ def test_nobody_waits_for_a_rank_that_died():
 
 
 def test_one_rank_that_does_without_makes_all_do_without(ranks):
-    assert ranks(2).run(tasks.kinds_of_sums) == [["KerasParSharedSum"]] * 2
-    assert ranks(4).run(tasks.kinds_of_sums) == [["HorovodAllreduce"]] * 4  # as its last rank wants
+    assert ranks(2).run(tasks.kinds_of_sums) == [["KerasParSharedAllReduce"]] * 2
+    assert ranks(3).run(tasks.kinds_of_sums) == [["HorovodAllreduce"]] * 3  # as its last rank wants
 
 
 def test_without_a_compiler_there_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_PAR_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(RuntimeError, match=r"shared_sum\.cc cannot be compiled into .*no-such-compiler"):
+    with pytest.raises(RuntimeError, match=r"operations\.cc cannot be compiled into .*no-such-compiler"):
         native.library()
     monkeypatch.setenv("CXX", "false")
-    with pytest.raises(RuntimeError, match=r"compiling shared_sum\.cc failed"):
+    with pytest.raises(RuntimeError, match=r"compiling operations\.cc failed"):
         native.library()
     assert list(tmp_path.iterdir()) == []
 

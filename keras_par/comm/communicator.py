@@ -12,7 +12,7 @@ from keras_par.comm.agreed import require_one_place
 from keras_par.plan.options import ReduceBy
 
 ReduceOp = Literal["sum", "mean", "min", "max"]
-Road = Literal["horovod", "shared_memory"]
+Road = Literal["horovod", "shared_memory", "two_levels"]
 OBJECT = "kp.object"  # what collectives are called that carry objects
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_par.comm import place
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, Road
 from keras_par.comm.wrapped import WrappedCommunicator
 
 
@@ -20,7 +20,7 @@ class Call:
     ranks: tuple[int, ...]  # those that take part
     layer: str  # the path of the layer that asked for it, empty outside of layers
     source: str  # the line of code that did, as "dense.py:132"
-    road: str | None = None  # "horovod" or "shared_memory", None where nothing is sent
+    road: Road | None = None  # None where nothing is sent
 
     @property
     def size(self) -> int:

@@ -11,6 +11,8 @@ from keras_par.comm.communicator import Communicator
 from keras_par.plan.buckets import fill_buckets
 from keras_par.plan.options import Compression, Options, require, require_megabytes
 
+HALVES = {"fp16": tf.float16, "bf16": tf.bfloat16}
+
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 
@@ -122,14 +124,14 @@ def sum_bucket(communicator, tensors: list[tf.Tensor], name: str, compression: C
     dtype = tensors[0].dtype
     if compression is None or dtype not in (tf.float32, tf.float64):
         return communicator.all_reduce(tensors, name)
-    if compression == "fp16":
-        halves = communicator.all_reduce([tf.cast(tensor, tf.float16) for tensor in tensors], name)
-        return [tf.cast(half, dtype) for half in halves]
-    return sum_bfloat16(communicator, tensors, name)
+    halves = [tf.cast(tensor, HALVES[compression]) for tensor in tensors]
+    if halves[0].dtype == tf.bfloat16 and communicator.road("all_reduce", halves) == "horovod":
+        return sum_bfloat16(communicator, tensors, name)
+    return [tf.cast(half, dtype) for half in communicator.all_reduce(halves, name)]
 
 
 def sum_bfloat16(communicator, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-    """Sums in float32 what is sent as bfloat16, a type that Horovod's all-reduce does not know.
+    """Sums in float32 what Horovod sends as bfloat16, a type that its all-reduce does not know.
 
     An all-to-all hands each rank one part of every rank's flat bucket, which it sums; an all-gather returns the
     sums. Together they send the 2 (N - 1) / N bytes per byte of a ring all-reduce.

@@ -45,10 +45,9 @@ class DataParallel(keras.distribution.DataParallel):
         custom_loss: what the losses are that no loss function of Keras's reduces: those that a `train_step` of your own
             computes, and those that layers add by `add_loss`. "mean": means over the rows of a batch, which count with
             a rank's share of the rows. "sum": sums over rows, which add up over ranks. See docs/exactness.md.
-        reduce_by: how gradients are summed over ranks of one host: "auto" takes the host's shared memory if all ranks
-            are on it, are eight at most and compute on its processors, and else Horovod's fused all-reduce; "horovod"
-            and "shared_memory" insist on one. What is sent in 16 bits, eager steps, and sums over a part of the ranks
-            are Horovod's in any case. `kp.describe` shows the way of each.
+        reduce_by: the way of a step's collectives over ranks of one host: "auto" takes the host's shared memory if all
+            ranks are on it and compute on its processors, and else Horovod; "horovod" and "shared_memory" insist on
+            one. Eager steps go by Horovod in any case. `kp.describe` shows the way of each.
 
     Raises:
         ValueError: an option has no such value, a file for `autotune` is wrong, sums cannot go the way that

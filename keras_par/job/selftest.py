@@ -14,7 +14,7 @@ from keras_par.base.rank_variables import number
 from keras_par.comm import horovod
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import HorovodCommunicator
-from keras_par.comm.shared_memory import shared
+from keras_par.comm.ways import shared
 from keras_par.job import launch
 
 REPEATS = {4: 100, 64 << 10: 100, 1 << 20: 50, 16 << 20: 10}  # timed all-reduces for each message size in bytes

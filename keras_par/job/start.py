@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
-from keras_par.comm.shared_memory import shared
 from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.ways import shared
 from keras_par.job import heartbeat, launch, rendezvous
 from keras_par.job.watched import WatchedCommunicator
 

@@ -59,7 +59,7 @@ def update_seconds(parameter: Parameter, stored: Axes, setting: Setting, sparse_
     if setting.data_axis not in stored:
         kind, sent = gradient_sum(parameter, stored, setting, sparse_rows)
         axis = setting.data_axis
-        seconds += machine.overlap * machine.byte_seconds(kind, sent, setting.mesh[axis], setting.reach(axis, kind))
+        seconds += machine.overlap * machine.byte_seconds(kind, sent, setting.mesh[axis], setting.reach(axis))
     return seconds
 
 

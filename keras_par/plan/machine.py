@@ -10,9 +10,7 @@ from typing import Any, Literal, get_args
 
 from keras_par.plan.case import Collective
 
-# The ranks of a collective: all of a job on one host, whose sums go through its memory; some of a host's; or several
-# hosts'.
-Reach = Literal["job", "host", "network"]
+Reach = Literal["host", "network"]  # the ranks of a collective are on one host, or on several
 # How often each byte crosses a link of a ring of n ranks, as parts of (n - 1) / n; Thakur et al., "Optimization of
 # Collective Communication Operations in MPICH" (2005). A gather's bytes are counted once for each rank.
 ROUNDS: dict[Collective, int] = {"all_reduce": 2, "reduce_scatter": 1}
@@ -141,14 +139,16 @@ def can_be(name: str, value: Any) -> bool:
 
 
 def links_of(path: Path, kind: str, links: Mapping[str, Any]) -> dict[str, Link]:
-    """Those of a collective; what a file does not say of a job's ranks holds for a host's."""
+    """Those of a collective; what a file says of one reach alone holds for the other, too."""
     said = links.get(kind, {})
     try:
+        if set(said) - set(get_args(Reach)):
+            raise KeyError
         found = {reach: Link(**said[reach]) for reach in get_args(Reach) if reach in said}
         if not all(can_be(name, value) for link in found.values() for name, value in asdict(link).items()):
             raise TypeError
         host = found.get("host") or found["network"]
-        return {"job": found.get("job", host), "host": host, "network": found.get("network", host)}
+        return {"host": host, "network": found.get("network", host)}
     except (KeyError, TypeError):
         raise ValueError(
             f"keras-par: {path} does not say seconds, aside_seconds and bytes_per_second above 0 of [links.{kind}]: "

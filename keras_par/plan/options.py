@@ -46,11 +46,6 @@ class Options:
         require_megabytes(self.fusion_mb)
         for name in VALUES:
             require(name, getattr(self, name))
-        if self.reduce_by == "shared_memory" and self.compression is not None:
-            raise ValueError(
-                f"keras-par: compression='{self.compression}' is for messages, which reduce_by='shared_memory' does "
-                "without: leave out one of them."
-            )
 
 
 def values_of(hint: Any) -> tuple:

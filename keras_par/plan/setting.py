@@ -35,13 +35,11 @@ class Setting:
         """On a rank."""
         return self.batch_size // self.mesh[self.data_axis]
 
-    def reach(self, axis: str, kind: Collective) -> Reach:
+    def reach(self, axis: str) -> Reach:
         """Where the ranks along an axis are, if ranks fill host after host."""
         names = list(self.mesh)
         span = math.prod(self.mesh[name] for name in names[names.index(axis) :])  # ranks from a group's first to last
-        if span > self.machine.ranks_per_host:
-            return "network"
-        return "job" if kind == "all_reduce" and self.mesh[axis] == self.num_ranks else "host"
+        return "network" if span > self.machine.ranks_per_host else "host"
 
     def sent_seconds(self, sent: Sent) -> float:
         """Of a move, forward and backward."""
@@ -55,7 +53,7 @@ class Setting:
         """Of some collectives of a move; what is joined along another dim than the first is put in order, too."""
         size = self.mesh[sent.axis]
         seconds = sum(
-            self.machine.send_seconds(kind, num_bytes, size, self.reach(sent.axis, kind), sent.is_aside)
+            self.machine.send_seconds(kind, num_bytes, size, self.reach(sent.axis), sent.is_aside)
             for kind, num_bytes in collectives
         )
         num_orders = 2 * len(collectives) if sent.dim else 0

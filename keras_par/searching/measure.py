@@ -47,16 +47,13 @@ def measure() -> Machine:
     num_local = job.local_size
     links: dict[str, dict[str, Link]] = {}
     if job.size > 1:
-        inner = job.through("horovod")
         reach = "host" if num_local == job.size else "network"
         kinds: dict[Collective, Callable[[Communicator, tf.Tensor, str], tf.Tensor]] = {
             "all_reduce": lambda group, tensor, name: group.all_reduce([tensor], name)[0],
             "all_gather": lambda group, tensor, name: group.all_gather(tensor, name)[: tensor.shape[0]],
             "reduce_scatter": lambda group, tensor, name: tf.tile(group.reduce_scatter(tensor, name), [group.size]),
         }
-        links = {kind: {reach: link_of(inner, kind, call)} for kind, call in kinds.items()}
-        if reach == "host" and inner is not job:
-            links["all_reduce"]["job"] = link_of(job, "all_reduce", kinds["all_reduce"])
+        links = {kind: {reach: link_of(job, kind, call)} for kind, call in kinds.items()}
     return Machine(
         name=platform.node() or "machine",
         flops=2 * WIDTH**3 / product,
@@ -66,7 +63,7 @@ def measure() -> Machine:
         step_seconds=step_seconds(),
         memory_gb=round(psutil.virtual_memory().total / 2**30 / num_local, 1),
         ranks_per_host=num_local,
-        overlap=1.0 if job.size == 1 else overlap_of(job.through("horovod")),
+        overlap=1.0 if job.size == 1 else overlap_of(job),
         links=links,
     )
 

@@ -5,6 +5,7 @@ import warnings
 
 import keras
 
+from keras_par.comm.communicator import Communicator
 from keras_par.job import heartbeat
 from keras_par.seam.models.binding import Binding
 
@@ -15,22 +16,27 @@ logger = logging.getLogger("keras_par")
 def way(binding: Binding) -> str:
     """One sentence; empty where there is one rank, or a job that is only planned."""
     communicator, options, mesh = binding.communicator, binding.options, binding.mesh
-    road = communicator.reduces_by if options.compression is None else communicator.through("horovod").reduces_by
-    if road is None:
+    if communicator.reduces_by is None:
         return ""
-    horovod = f"by Horovod over {ENGINES.get(communicator.engine, communicator.engine)}"
-    by = horovod if road == "horovod" else "through the shared memory of this host"
-    if options.compression is not None:
-        why = f"as compression='{options.compression}' needs"
-    elif road == "horovod" and options.reduce_by == "auto":
-        why = f"reduce_by='auto'; no shared memory, because {communicator.no_shared_memory}"
-    else:
-        why = f"reduce_by='{options.reduce_by}'"
+    why = f"reduce_by='{options.reduce_by}'"
+    if communicator.reduces_by == "horovod" and options.reduce_by == "auto":
+        why += f"; no shared memory, because {communicator.no_shared_memory}"
     if mesh is None:
-        return f"Gradients are summed {by} ({why})."
-    has_groups = any(1 < mesh.size(axis) < communicator.size for axis in mesh.plan.axis_names)
-    rest = f", sums over a part of them {horovod}" if has_groups and road == "shared_memory" else ""
-    return f"Sums over all ranks go {by} ({why}){rest}."
+        return f"Gradients are summed {through(communicator)} ({why})."
+    groups = {axis: mesh.along(axis) for axis in mesh.plan.axis_names}
+    others = {axis: group for axis, group in groups.items() if group.reduces_by not in (None, communicator.reduces_by)}
+    rest = "".join(f", those along '{axis}' {through(group)}" for axis, group in others.items())
+    return f"Sums over all ranks go {through(communicator)} ({why}){rest}."
+
+
+def through(communicator: Communicator) -> str:
+    """The way of sums over some ranks."""
+    if communicator.reduces_by == "shared_memory":
+        return "through the shared memory of this host"
+    horovod = f"by Horovod over {ENGINES.get(communicator.engine, communicator.engine)}"
+    if communicator.reduces_by == "two_levels":
+        return f"in two levels, through the shared memory of each host and {horovod} between them"
+    return horovod
 
 
 def announce(model: keras.Model, binding: Binding) -> None:

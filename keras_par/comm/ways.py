@@ -1,0 +1,83 @@
+"""Chooses the ways of a job's collectives by where its ranks are: shared memory, two levels, or Horovod alone."""
+
+import logging
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from keras_par.comm.communicator import Communicator
+from keras_par.comm.segments import host, share
+from keras_par.comm.shared_memory import SharedMemoryCommunicator
+from keras_par.comm.two_levels import TwoLevelCommunicator
+
+VARIABLE = "KERAS_PAR_SHARED_MEMORY"  # "0" does without
+
+logger = logging.getLogger("keras_par")
+
+
+def shared(communicator: Communicator) -> Communicator:
+    """`communicator` with collectives through shared memory, for all ranks, or for those of each host.
+
+    The same that came in where no rank has another on its host, or one wants none; it knows why. Costs what `share`
+    does, and two all-gathers of a sentence; on several hosts what `share` does once more, and some messages.
+    """
+    if communicator.size == 1:
+        return communicator
+    answers = communicator.all_gather_object([refusal(communicator), host()], "kp.shared.refusal")
+    why = next((answer[0] for answer in answers if answer[0]), None)
+    hosts = ranks_by_host([answer[1] for answer in answers])
+    if why is None and len(hosts) == communicator.size:
+        why = "each rank is on a host of its own"
+    if why is not None:
+        communicator.no_shared_memory = why
+        logger.info("keras-par: collectives go through Horovod, not through shared memory, because %s", why)
+        return communicator
+    if len(hosts) > 1:
+        return over_hosts(communicator, hosts)
+    library, ring, why = share(communicator, hosts)
+    communicator.no_shared_memory = why
+    if why is not None:
+        logger.info("keras-par: collectives go through Horovod, not through shared memory, because %s", why)
+        return communicator
+    return SharedMemoryCommunicator(communicator, library, ring)
+
+
+def over_hosts(communicator: Communicator, hosts: Sequence[Sequence[int]]) -> Communicator:
+    """With sums in two levels where all hosts have as many ranks, which share memory; else by Horovod alone.
+
+    Groups of ranks on one host share memory in any case.
+    """
+    communicator.no_shared_memory = "the ranks are on several hosts"
+    grouped = SharedMemoryCommunicator(communicator, None, -1)
+    if len(set(map(len, hosts))) > 1:
+        logger.info("keras-par: sums over hosts go through Horovod alone, because hosts have other numbers of ranks")
+        return grouped
+    local = grouped.group(hosts)
+    has_memory = isinstance(local, SharedMemoryCommunicator) and local.has_memory
+    if not communicator.all_agree(has_memory, "kp.shared.hosts"):
+        logger.info("keras-par: sums over hosts go through Horovod alone, because the ranks of one share no memory")
+        return grouped
+    across = communicator.group([sorted(ranks) for ranks in zip(*hosts, strict=True)])
+    return TwoLevelCommunicator(communicator, local, across)
+
+
+def ranks_by_host(names: Sequence[str]) -> list[list[int]]:
+    """The ranks of each host, in the order of the first ones.
+
+    Args:
+        names: of the ranks' hosts.
+    """
+    found: dict[str, list[int]] = {}
+    for rank, name in enumerate(names):
+        found.setdefault(name, []).append(rank)
+    return list(found.values())
+
+
+def refusal(communicator: Communicator) -> str | None:
+    """Why this rank would not share memory with any others, None if it would."""
+    if tf.config.list_physical_devices("GPU"):
+        return "the ranks compute on GPUs"
+    if os.environ.get(VARIABLE, "1") == "0":
+        return f"{VARIABLE}=0 is set on rank {communicator.rank}"
+    return None

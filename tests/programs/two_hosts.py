@@ -1,0 +1,32 @@
+"""Trains on ranks of which each two believe to be on a host of their own; prints how sums went, and the weights.
+
+two_hosts.py RANKS_OF_FIRST_HOST
+"""
+
+import json
+import os
+import socket
+import sys
+
+import keras
+
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+is_first = rank < int(sys.argv[1])
+socket.gethostname = lambda: "first" if is_first else "second"
+
+import keras_par as kp  # noqa: E402
+from tests import reduce_by_tasks  # noqa: E402
+
+kp.init()
+keras.utils.set_random_seed(3)
+with kp.DataParallel().scope():
+    model = reduce_by_tasks.build()
+model.fit(**reduce_by_tasks.data(), epochs=2, verbose=0)
+described = kp.describe(model)
+result = {
+    "size": kp.size(),
+    "roads": sorted({call.road for call in described.collectives["train_step"]}),
+    "text": " ".join(str(described).split()),
+    "weights": [each.tolist() for each in reduce_by_tasks.weights(model)],
+}
+print(f"result: {json.dumps(result)}", flush=True)
