@@ -115,6 +115,16 @@ FOUND = {  # by drawing, and mended
         "choices": [16, 0, 0],
         "step": "clipping",
     },
+    "divided along the batch axis, assigned by hand behind a sum": {
+        "parts": [("activation", 4, "relu")],
+        "strategy": "model (2, 1)",
+        "choices": [0, 1, 47],
+        "step": "hand-made",
+        "input": "unknown length",
+        "batch_size": 3,
+        "eager": False,
+        "steps_per_execution": 2,
+    },
 }
 
 

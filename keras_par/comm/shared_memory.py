@@ -10,7 +10,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.comm.segments import Library, share
 from keras_par.comm.wrapped import WrappedCommunicator
 
-LAST = "_keras_par_last_shared"  # an attribute of graphs
+LAST = "_keras_par_last_shared"  # an attribute of graphs: the newest operation's token
 DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.float16, tf.bfloat16)  # that are reduced
 OPS = ("sum", "min", "max")  # in the order of the library's
 NOT_BYTES = (tf.string, tf.resource, tf.variant)
@@ -159,27 +159,31 @@ def run(operations: Any, kind: str, tensors: Sequence[Any], name: str, ring: int
     operation = getattr(operations, f"keras_par_shared_{kind}")
     is_one = kind == "all_to_all"
 
-    def make(order: tf.Tensor) -> list[tf.Tensor]:
-        results = operation(
-            tensors=given[0] if is_one else given, order=order, collective=name, ring=ring, option=option
+    def make(after: tf.Tensor, order: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        results, token = operation(
+            tensors=given[0] if is_one else given, after=after, order=order, collective=name, ring=ring, option=option
         )
-        return [results] if is_one else list(results)
+        return [results] if is_one else list(results), token
 
     return in_order(make)
 
 
-def in_order(make: Callable[[tf.Tensor], list[tf.Tensor]]) -> list[tf.Tensor]:
-    """The operation that `make` makes, behind all others through shared memory.
+def in_order(make: Callable[[tf.Tensor, tf.Tensor], tuple[list[tf.Tensor], tf.Tensor]]) -> list[tf.Tensor]:
+    """The results of the operation that `make` makes, behind all others through shared memory.
 
     All ranks must run them in the same order. Operations that share a variable's handle do, in whichever functions
-    and branches they are; a graph of gradients, which TensorFlow does not order by itself, gets a chain.
+    and branches they are. Those of one graph hand on a token, too: a graph of gradients TensorFlow does not order by
+    itself, and its optimizers take an edge of control for needless beside a path that they cut afterwards.
+
+    Args:
+        make: takes a token and the variable's handle, and gives results and the next token.
     """
     assert _order is not None
     graph = tf.compat.v1.get_default_graph()
-    before = getattr(graph, LAST, None)
-    with tf.device("cpu"), tf.control_dependencies([] if before is None else [before]):
-        results = make(_order.handle)
-    setattr(graph, LAST, results[0].op)
+    with tf.device("cpu"):
+        last = getattr(graph, LAST, None)
+        results, token = make(tf.constant(0) if last is None else last, _order.handle)
+    setattr(graph, LAST, token)
     return results
 
 
@@ -193,5 +197,5 @@ def gradients(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor |
     option, name = operation.get_attr("option"), operation.get_attr("collective").decode()
     if OPS[option] != "sum":
         raise ValueError(f"keras-par: the {OPS[option]} over the ranks in {name} has no gradient: use kp.ops.")
-    operations = tf.load_op_library(str(native.library()))
-    return [*run(operations, "all_reduce", upstream, f"{name}.gradient", operation.get_attr("ring"), option), None]
+    operations, ring = tf.load_op_library(str(native.library())), operation.get_attr("ring")
+    return [*run(operations, "all_reduce", upstream[:-1], f"{name}.gradient", ring, option), None, None]

@@ -91,7 +91,8 @@ order = tf.Variable(0)
 def call(kind: str, tensors, name: str = "test.sum", option: int = 0):
     """One of the library's operations."""
     operation = getattr(library.operations, f"keras_par_shared_{kind}")
-    return operation(tensors=tensors, order=order.handle, collective=name, ring=ring, option=option)
+    results, _ = operation(tensors=tensors, after=0, order=order.handle, collective=name, ring=ring, option=option)
+    return results
 
 
 total = tf.function(lambda *tensors, option=0: call("all_reduce", list(tensors), option=option))

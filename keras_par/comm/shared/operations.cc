@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -96,7 +97,8 @@ struct Kernel {
   int64_t option = 0;  // which reduction, or which rank is the root
 };
 
-// A run of an operation: its inputs but the last, which only sets the order, its outputs, and what went wrong.
+// A run of an operation: its tensors, its results, and what went wrong. Its last two inputs and its last output set the
+// order only.
 class Run {
  public:
   Run(const Kernel& kernel, TF_OpKernelContext* context) : kernel(kernel), context_(context) {
@@ -107,6 +109,7 @@ class Run {
   }
 
   ~Run() {
+    if (char* const token = is_well() ? output(num_inputs(), TF_INT32, {}) : nullptr) std::memset(token, 0, 4);
     if (!is_well()) TF_OpKernelContext_Failure(context_, status_);
     for (TF_Tensor* tensor : held_) TF_DeleteTensor(tensor);
     TF_DeleteStatus(status_);
@@ -114,7 +117,7 @@ class Run {
 
   bool is_well() const { return TF_GetCode(status_) == TF_OK; }
 
-  int num_inputs() const { return TF_NumInputs(context_) - 1; }
+  int num_inputs() const { return TF_NumInputs(context_) - 2; }
 
   // Held until the run ends; null if something is wrong.
   TF_Tensor* input(int place) {
@@ -365,15 +368,18 @@ void* create(TF_OpKernelConstruction* construction) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// Outputs have their inputs' shapes.
+// Results have their tensors' shapes.
 void infer_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const int64_t count = TF_ShapeInferenceContextNumInputs(context) - 1;
+  const int64_t count = TF_ShapeInferenceContextNumInputs(context) - 2;
   for (int64_t i = 0; i < count && TF_GetCode(status) == TF_OK; ++i) {
     TF_ShapeHandle* shape = TF_NewShapeHandle();
     TF_ShapeInferenceContextGetInput(context, int(i), shape, status);
     if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextSetOutput(context, int(i), shape, status);
     TF_DeleteShapeHandle(shape);
   }
+  TF_ShapeHandle* const scalar = TF_ShapeInferenceContextScalar(context);
+  if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextSetOutput(context, int(count), scalar, status);
+  TF_DeleteShapeHandle(scalar);
 }
 
 void infer_nothing(TF_ShapeInferenceContext* context, TF_Status* status) {
@@ -391,8 +397,12 @@ bool registered(const char* name, const char* types, const char* tensors, void (
   for (const char* attribute : {"collective: string", "ring: int", "option: int = 0"})
     TF_OpDefinitionBuilderAddAttr(operation, attribute);
   TF_OpDefinitionBuilderAddInput(operation, (std::string("tensors: ") + tensors).c_str());
-  TF_OpDefinitionBuilderAddInput(operation, "order: resource");  // operations with the same one run one by one
+  // In a graph a token is handed on: TensorFlow's optimizers may drop an edge of control beside a path that they cut
+  // later. Between graphs the resource is left: operations with the same one run one by one.
+  TF_OpDefinitionBuilderAddInput(operation, "after: int32");
+  TF_OpDefinitionBuilderAddInput(operation, "order: resource");
   TF_OpDefinitionBuilderAddOutput(operation, (std::string("results: ") + tensors).c_str());
+  TF_OpDefinitionBuilderAddOutput(operation, "token: int32");
   TF_OpDefinitionBuilderSetIsStateful(operation, true);  // or TensorFlow would fold, merge, prune and reorder it
   TF_OpDefinitionBuilderSetShapeInferenceFunction(operation, infer);
   TF_RegisterOpDefinition(operation, status);

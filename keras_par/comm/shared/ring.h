@@ -36,13 +36,19 @@ struct alignas(64) Progress {
   std::atomic<uint32_t> waiters;
 };
 
+// What a chunk belongs to: the tag that all ranks must have alike, and the beginning of the collective's name.
+struct Label {
+  uint64_t tag;
+  char name[120];
+};
+
 struct Member {
   Progress published;  // chunks that this rank has put into its slots
   Progress reduced;    // chunks of which it has put its part of the result into its slots
   Progress consumed;   // chunks of all ranks that it has read
   std::atomic<int32_t> pid;
   std::atomic<uint32_t> left;
-  uint64_t tags[kSlots];
+  Label labels[kSlots];
 };
 
 struct Segment {
@@ -160,7 +166,9 @@ class Ring {
       await(of, member(of).consumed, number + 1 - kSlots, collective.name);
     if (!wrong_.empty()) return;
     fill(chunk, slot(rank, number));
-    own().tags[number % kSlots] = collective.tag ^ chunk;
+    Label& label = own().labels[number % kSlots];
+    label.tag = collective.tag ^ chunk;
+    label.name[collective.name.copy(label.name, sizeof label.name - 1)] = 0;
     post(own().published, number + 1);
   }
 
@@ -168,9 +176,12 @@ class Ring {
   void await_all(Progress Member::*progress, uint32_t number, uint32_t chunk, const Collective& collective) {
     for (int of = 0; of < size && wrong_.empty(); ++of) {
       await(of, member(of).*progress, number + 1, collective.name);
-      if (wrong_.empty() && member(of).tags[number % kSlots] != (collective.tag ^ chunk))
-        wrong_ = "rank " + std::to_string(of) + " is in another collective than " + collective.name + " on rank " +
-                 std::to_string(rank) + ", or in it with other tensors";
+      if (!wrong_.empty()) return;
+      const Label& label = member(of).labels[number % kSlots];
+      if (label.tag == (collective.tag ^ chunk)) continue;
+      const std::string here = collective.name.substr(0, sizeof label.name - 1);
+      wrong_ = "rank " + std::to_string(of) + " is in " + label.name + ", but rank " + std::to_string(rank) + " in " +
+               (here == label.name ? "it with tensors of other shapes or types" : here);
     }
   }
 
