@@ -110,7 +110,7 @@ def collectives(communicator, name: str) -> Iterator[tuple[str, Callable[[], lis
     )
     yield (
         "reduce_scatter",
-        lambda: [communicator.reduce_scatter(*tensors([whole[rank]]), f"{name}.scatter")],
+        lambda: communicator.reduce_scatter(tensors([whole[rank]]), f"{name}.scatter"),
         [np.sum(whole, axis=0)[own_part]],
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from keras_par.plan.layout import Axes, shard_of
-from keras_par.plan.mesh import Mesh
+from keras_par.plan.mesh import BATCH, Mesh
 
 Part = tuple[slice, ...]
 
@@ -62,7 +62,7 @@ class Grid(Mesh):
 
 def in_a_row(num_ranks: int) -> Grid:
     """Ranks that all have other rows."""
-    return Grid((num_ranks,), ("batch",), tuple(range(num_ranks)), "batch")
+    return Grid((num_ranks,), (BATCH,), tuple(range(num_ranks)), BATCH)
 
 
 def overlap(one: Part, other: Part) -> Part | None:

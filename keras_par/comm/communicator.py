@@ -83,8 +83,17 @@ class Communicator(abc.ABC):
         """Sends the i-th of `size` equal parts of dim 0 to rank i and concatenates what arrives, in rank order."""
 
     @abc.abstractmethod
-    def reduce_scatter(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """The sum over ranks of the i-th of `size` equal parts of dim 0, on rank i. Costs one reduce-scatter."""
+    def reduce_scatter(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """The sums over ranks of the i-th of `size` parts of dim 0, on rank i, as one fused message.
+
+        Parts are equal, or the first ones have a row more than the others.
+
+        Args:
+            tensors: of equal shapes on all ranks, and of one dtype.
+            name: the collective's.
+
+        Costs one reduce-scatter of the tensors' total size.
+        """
 
     @abc.abstractmethod
     def broadcast(self, tensors: Sequence[tf.Tensor], name: str, root_rank: int = 0) -> list[tf.Tensor]:

@@ -91,14 +91,19 @@ class HorovodCollectives(Communicator):
 
         return self._call(operation, ("all_to_all", name), [tensor], any_length=True)[0]
 
-    def reduce_scatter(self, tensor, name):
-        if tensor.dtype == tf.bfloat16:
-            return tf.cast(self.reduce_scatter(tf.cast(tensor, tf.float32), name), tf.bfloat16)
+    def reduce_scatter(self, tensors, name):
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        if tensors[0].dtype == tf.bfloat16:
+            wide = self.reduce_scatter([tf.cast(tensor, tf.float32) for tensor in tensors], name)
+            return [tf.cast(tensor, tf.bfloat16) for tensor in wide]
+        options = {"name": name, "op": self._op["sum"], **self._common}
 
-        def operation(tensor):
-            return [self._ops._reducescatter(tensor, name=name, op=self._ops.Sum, **self._common)]
+        def operation(*tensors):
+            if len(tensors) == 1:
+                return [self._ops._reducescatter(tensors[0], **options)]
+            return self._ops._grouped_reducescatter(list(tensors), **options)
 
-        return self._call(operation, ("reduce_scatter", name), [tensor])[0]
+        return self._call(operation, ("reduce_scatter", name), tensors)
 
     def broadcast(self, tensors, name, root_rank=0):
         def operation(*tensors):

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.plan.layout import part_of
 
 
 class PlannedCommunicator(Communicator):
@@ -32,8 +33,8 @@ class PlannedCommunicator(Communicator):
     def all_to_all(self, tensor, name):
         return tf.identity(tensor)
 
-    def reduce_scatter(self, tensor, name):
-        return tf.split(tensor, self.size)[self.rank]
+    def reduce_scatter(self, tensors, name):
+        return [tensor[part_of(tensor.shape[0], self.size, self.rank)] for tensor in tensors]
 
     def broadcast(self, tensors, name, root_rank=0):
         return [tf.identity(tensor) for tensor in tensors]

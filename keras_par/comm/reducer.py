@@ -130,6 +130,15 @@ def sum_bucket(communicator, tensors: list[tf.Tensor], name: str, compression: C
     return [tf.cast(half, dtype) for half in communicator.all_reduce(halves, name)]
 
 
+def scatter_bucket(communicator, tensors: list[tf.Tensor], name: str, compression: Compression) -> list[tf.Tensor]:
+    """This rank's rows of the sum of each tensor: those that `sum_bucket` gives all ranks."""
+    dtype = tensors[0].dtype
+    if compression is None or dtype not in (tf.float32, tf.float64):
+        return communicator.reduce_scatter(tensors, name)
+    halves = [tf.cast(tensor, HALVES[compression]) for tensor in tensors]
+    return [tf.cast(half, dtype) for half in communicator.reduce_scatter(halves, name)]
+
+
 def sum_bfloat16(communicator, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
     """Sums in float32 what Horovod sends as bfloat16, a type that its all-reduce does not know.
 

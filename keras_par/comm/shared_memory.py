@@ -9,6 +9,7 @@ from keras_par.comm import native
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.segments import Library, share
 from keras_par.comm.wrapped import WrappedCommunicator
+from keras_par.plan.layout import length_of
 
 LAST = "_keras_par_last_shared"  # an attribute of graphs: the newest operation's token
 DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.float16, tf.bfloat16)  # that are reduced
@@ -71,14 +72,15 @@ class SharedMemoryCommunicator(WrappedCommunicator):
             return self.inner.all_reduce(tensors, name, op)
         return self._run("all_reduce", tensors, name, OPS.index(op))
 
-    def reduce_scatter(self, tensor, name):
-        if self.road("reduce_scatter", [tensor]) == "horovod":
-            return self.inner.reduce_scatter(tensor, name)
-        [result] = self._run("reduce_scatter", [tensor], name)
-        rows = tensor.shape[0]
-        own = None if rows is None else rows // self.size + (self.rank < rows % self.size)
-        result.set_shape([own, *tensor.shape[1:]])
-        return result
+    def reduce_scatter(self, tensors, name):
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        if self.road("reduce_scatter", tensors) == "horovod":
+            return self.inner.reduce_scatter(tensors, name)
+        results = self._run("reduce_scatter", tensors, name)
+        for result, tensor in zip(results, tensors, strict=True):
+            rows, *rest = tensor.shape.as_list()
+            result.set_shape([None if rows is None else length_of(rows, self.size, self.rank), *rest])
+        return results
 
     def all_gather(self, tensor, name):
         if self.road("all_gather", [tensor]) == "horovod":

@@ -20,8 +20,8 @@ class SoloCommunicator(Communicator):
     def all_to_all(self, tensor, name):
         return tensor
 
-    def reduce_scatter(self, tensor, name):
-        return tensor
+    def reduce_scatter(self, tensors, name):
+        return list(tensors)
 
     def broadcast(self, tensors, name, root_rank=0):
         return list(tensors)

@@ -52,7 +52,7 @@ class TwoLevelCommunicator(SharedMemoryCommunicator):
         lengths = [tf.size(tensor) for tensor in tensors]
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         flat = tf.pad(flat, [[0, -tf.size(flat) % self._local.size]])
-        part = self._local.reduce_scatter(flat, f"{name}.within")
+        [part] = self._local.reduce_scatter([flat], f"{name}.within")
         [part] = self._across.all_reduce([part], f"{name}.across")
         sums = self._local.all_gather(part, f"{name}.whole")[: tf.add_n(lengths)]
         return [

@@ -67,10 +67,8 @@ class WrappedCommunicator(Communicator):
     def all_to_all(self, tensor, name):
         return self._pass("all_to_all", name, lambda given: [self.inner.all_to_all(given[0], name)], [tensor])[0]
 
-    def reduce_scatter(self, tensor, name):
-        return self._pass("reduce_scatter", name, lambda given: [self.inner.reduce_scatter(given[0], name)], [tensor])[
-            0
-        ]
+    def reduce_scatter(self, tensors, name):
+        return self._pass("reduce_scatter", name, lambda given: self.inner.reduce_scatter(given, name), tensors)
 
     def broadcast(self, tensors, name, root_rank=0):
         return self._pass("broadcast", name, lambda given: self.inner.broadcast(given, name, root_rank), tensors)

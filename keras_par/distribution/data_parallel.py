@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_par.distribution.start import start, tuned
-from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder
+from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder, Zero
 
 
 class DataParallel(keras.distribution.DataParallel):
@@ -71,6 +71,8 @@ class DataParallel(keras.distribution.DataParallel):
         reduce_by: ReduceBy = Options.reduce_by,
         sync_batch_norm: bool = Options.sync_batch_norm,
         recompute: Sequence[str] = Options.recompute,
+        zero: Zero = Options.zero,
+        zero_min_kb: float = Options.zero_min_kb,
     ):
         options = Options(
             reduction=reduction,
@@ -82,6 +84,8 @@ class DataParallel(keras.distribution.DataParallel):
             reduce_by=reduce_by,
             sync_batch_norm=sync_batch_norm,
             recompute=recompute,
+            zero=zero,
+            zero_min_kb=zero_min_kb,
         )
         start(options)
         self.keras_par_options = options if autotune is False else tuned(options, autotune)

@@ -7,7 +7,7 @@ import keras
 
 from keras_par.comm import world
 from keras_par.distribution.start import start
-from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder
+from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder, Zero
 from keras_par.seam.variables.layouts import mesh_of
 
 
@@ -67,6 +67,8 @@ class ModelParallel(keras.distribution.ModelParallel):
         propagate: bool = Options.propagate,
         sync_batch_norm: bool = Options.sync_batch_norm,
         recompute: Sequence[str] = Options.recompute,
+        zero: Zero = Options.zero,
+        zero_min_kb: float = Options.zero_min_kb,
     ):
         self.keras_par_options = Options(
             reduction=reduction,
@@ -79,6 +81,8 @@ class ModelParallel(keras.distribution.ModelParallel):
             propagate=propagate,
             sync_batch_norm=sync_batch_norm,
             recompute=recompute,
+            zero=zero,
+            zero_min_kb=zero_min_kb,
         )
         start(self.keras_par_options)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)

@@ -31,6 +31,12 @@ def part_of(size: int, num_parts: int, place: int) -> slice:
     return slice(start, start + length + (place < rest))
 
 
+def length_of(size: int, num_parts: int, place: int) -> int:
+    """The length of `part_of`."""
+    part = part_of(size, num_parts, place)
+    return part.stop - part.start
+
+
 def complaint(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> str | None:
     """One phrase about why a tensor of `shape` cannot have this layout, or None."""
     if len(axes) != len(shape):

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from itertools import product
 
+BATCH = "batch"  # the axis of ranks that all have other rows, as Keras calls it in data parallel
+
 
 @dataclass(frozen=True)
 class Mesh:

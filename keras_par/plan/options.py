@@ -9,6 +9,7 @@ Reduction = Literal["mean", "sum"]
 Compression: TypeAlias = Literal["fp16", "bf16"] | None
 Remainder = Literal["exact", "wrap", "drop"]
 ReduceBy = Literal["auto", "horovod", "shared_memory"]
+Zero = Literal[0, 1]
 Search = Literal["dynamic", "recursive", "propagation", "exact"]
 
 
@@ -39,6 +40,8 @@ class Options:
     propagate: bool = False
     sync_batch_norm: bool = False
     recompute: Sequence[str] = ()
+    zero: Zero = 0
+    zero_min_kb: float = 64.0
 
     def __post_init__(self):
         require_patterns(self.recompute)
@@ -46,6 +49,8 @@ class Options:
         require_megabytes(self.fusion_mb)
         for name in VALUES:
             require(name, getattr(self, name))
+        if not self.zero_min_kb >= 0:
+            raise ValueError(f"keras-par: zero_min_kb={self.zero_min_kb!r} must be a number of kilobytes, 0 or more.")
 
 
 def values_of(hint: Any) -> tuple:

@@ -51,7 +51,9 @@ def measure() -> Machine:
         kinds: dict[Collective, Callable[[Communicator, tf.Tensor, str], tf.Tensor]] = {
             "all_reduce": lambda group, tensor, name: group.all_reduce([tensor], name)[0],
             "all_gather": lambda group, tensor, name: group.all_gather(tensor, name)[: tensor.shape[0]],
-            "reduce_scatter": lambda group, tensor, name: tf.tile(group.reduce_scatter(tensor, name), [group.size]),
+            "reduce_scatter": lambda group, tensor, name: tf.tile(
+                group.reduce_scatter([tensor], name)[0], [group.size]
+            ),
         }
         links = {kind: {reach: link_of(job, kind, call)} for kind, call in kinds.items()}
     return Machine(
@@ -138,7 +140,7 @@ def overlap_of(group: Communicator) -> float:
         return functools.reduce(lambda x, _: tf.linalg.matmul(x, a), range(PRODUCTS), a)[:1, :1]
 
     def scattered(name: str) -> tf.Tensor:
-        return group.reduce_scatter(value, f"measure.overlap.{name}")[:1]
+        return group.reduce_scatter([value], f"measure.overlap.{name}")[0][:1]
 
     compute, send = time_of(products), time_of(lambda: scattered("alone"))
     both = time_of(lambda: products() + scattered("beside"))

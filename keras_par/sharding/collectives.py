@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_par.comm import place
 from keras_par.comm.communicator import Communicator
+from keras_par.plan.layout import length_of
 from keras_par.sharding.names import unique
 
 
@@ -40,14 +41,17 @@ def split(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
     return differentiable(lambda x: tf.slice(x, begin, size), lambda upstream: gather(upstream, dim, group), tensor)
 
 
-def gather(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
-    """The ranks' shards joined along `dim`, on all of them. Costs one all-gather forward and nothing backward."""
-    return joined(tensor, dim, group, lambda upstream: split(upstream, dim, group))
+def gather(tensor: tf.Tensor, dim: int, group: Communicator, length: int | None = None) -> tf.Tensor:
+    """The ranks' shards joined along `dim`, on all of them. Costs one all-gather forward and nothing backward.
+
+    With a `length` of the whole, shards may differ in theirs by one.
+    """
+    return joined(tensor, dim, group, lambda upstream: split(upstream, dim, group), length)
 
 
-def gather_and_enter(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
+def gather_and_enter(tensor: tf.Tensor, dim: int, group: Communicator, length: int | None = None) -> tf.Tensor:
     """As `enter` of `gather`, with one reduce-scatter backward."""
-    return joined(tensor, dim, group, lambda upstream: scatter(upstream, dim, group))
+    return joined(tensor, dim, group, lambda upstream: scatter(upstream, dim, group), length)
 
 
 def scatter(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
@@ -57,18 +61,21 @@ def scatter(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
     """
     name = unique("scatter")
     shape = tensor.shape.as_list()
-    shape[dim] //= group.size
+    shape[dim] = length_of(shape[dim], group.size, group.rank)
 
     def forward(x):
-        return from_front(group.reduce_scatter(to_front(x, dim), name), dim)
+        [part] = group.reduce_scatter([to_front(x, dim)], name)
+        return from_front(part, dim)
 
     return differentiable(forward, lambda upstream: gather(upstream, dim, group), tensor, shape)
 
 
-def joined(tensor: tf.Tensor, dim: int, group: Communicator, backward: Callable) -> tf.Tensor:
+def joined(
+    tensor: tf.Tensor, dim: int, group: Communicator, backward: Callable, length: int | None = None
+) -> tf.Tensor:
     name = unique("gather")
     shape = tensor.shape.as_list()
-    shape[dim] *= group.size
+    shape[dim] = shape[dim] * group.size if length is None else length
 
     def forward(x):
         return from_front(group.all_gather(to_front(x, dim), name), dim)

@@ -22,7 +22,7 @@ from keras_par.seam.models import binding as bindings
 from keras_par.seam.models.packages import refuse
 from keras_par.seam.models.state import is_partial, state_of
 from keras_par.seam.variables.sharded_variable import ShardedVariable
-from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.collectives import gather
 from keras_par.sharding.views import leader, led_by, local_view, sharded
 
 DONE = -1
@@ -163,18 +163,23 @@ class Files:
         """The whole value on the ranks that have the same shards as rank 0's neighbours; others have nothing to do."""
         if any(place for axis, place in variable.mesh.coordinates.items() if axis not in variable.axes):
             return None
-        return ShardedTensor(tf.convert_to_tensor(variable.local), variable.axes, variable.mesh).whole()
+        shard = tf.convert_to_tensor(variable.local)
+        for dim, axis in enumerate(variable.axes):
+            if axis is not None:
+                shard = gather(shard, dim, variable.mesh.along(axis), variable._shape[dim])
+        return shard
 
     def _scatter(self, variable: ShardedVariable, value: tf.Tensor | None) -> None:
         """Sends one shard after the other, of which each rank takes its own."""
         shape, axes, plan = variable._shape, variable.axes, variable.mesh.plan
         shards = [shard_of(shape, axes, plan, rank) for rank in plan.ranks]
         own = variable.mesh.shard(shape, axes)
-        like = tf.TensorSpec(variable.local_shape, variable.dtype)
-        nothing = tf.zeros([like.shape.num_elements() * like.dtype.size], tf.uint8)
+        dtype = tf.as_dtype(variable.dtype)
         for number, shard in enumerate(shards):
             if shard in shards[:number]:
                 continue
+            like = tf.TensorSpec([part.stop - part.start for part in shard], dtype)
+            nothing = tf.zeros([like.shape.num_elements() * dtype.size], tf.uint8)
             piece = nothing if value is None else to_bytes(value[shard])
             [piece] = self._communicator.broadcast([piece], "kp.files.shard")
             if shard == own:

@@ -21,6 +21,7 @@ from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.following import keeping
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.names import numbered
+from keras_par.sharding.parts import has_own_part, scatter_gradients
 from keras_par.sharding.step import Step
 from keras_par.sharding.views import identity, is_sharded, is_summed_backward, sharded
 
@@ -139,23 +140,38 @@ class Binding:
         return weight * self.communicator.size if self.options.reduction == "sum" else weight
 
     def sum_gradients(
-        self, step: Step, gradients: list[Gradient], variables: list, but: Collection[int] = ()
+        self, step: Step, gradients: list[Gradient], variables: list, but: Collection[int] = (), to_parts: bool = False
     ) -> list[Gradient]:
         """The weighted gradients of `variables` summed over the ranks that have other rows.
 
         Those of variables that are divided among these ranks have been summed where they were computed, as have those
         of variables whose `identity` is in `but`. Costs one all-reduce for each bucket.
+
+        Args:
+            step: under way.
+            gradients: this rank's.
+            variables: which they are of.
+            but: see above.
+            to_parts: True gives this rank's parts of the gradients of variables that it updates a part of, for one
+                reduce-scatter for each bucket.
         """
         limit = int(self.options.fusion_mb * 2**20)
         places = [i for i, each in enumerate(variables) if is_to_sum(each) and identity(each) not in but]
-        if not places:
-            return list(gradients)
-        name = numbered("gradients")
-        own = [gradients[i] for i in places]
-        are_even = isinstance(step.local, int)  # then every rank has as many rows
-        sums = sum_gradients(step.communicator, own, name, limit, self.options.compression, are_even)
         result = list(gradients)
-        for i, gradient in zip(places, sums, strict=True):
+        if not places:
+            return result
+        name = numbered("gradients")
+        parts = [i for i in places if to_parts and has_own_part(variables[i]) and gradients[i] is not None]
+        if parts:
+            pairs = [(gradient, variables[i]) for i in parts if (gradient := gradients[i]) is not None]
+            sums = scatter_gradients(step.communicator, pairs, f"{name}.parts", limit, self.options.compression)
+            for i, gradient in zip(parts, sums, strict=True):
+                result[i] = gradient
+        rest = [i for i in places if i not in parts]
+        are_even = isinstance(step.local, int)  # then every rank has as many rows
+        own = [gradients[i] for i in rest]
+        sums = sum_gradients(step.communicator, own, name, limit, self.options.compression, are_even)
+        for i, gradient in zip(rest, sums, strict=True):
             result[i] = gradient
         return result
 

@@ -10,9 +10,8 @@ from keras_par.plan.layout import Axes, complaint
 from keras_par.plan.placement import alike
 from keras_par.seam.models.binding import Binding
 from keras_par.seam.variables.layouts import said_by
-from keras_par.seam.variables.sharded_variable import become, checksum
+from keras_par.seam.variables.sharded_variable import divide
 from keras_par.sharding.following import cuts_noted
-from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.views import is_sharded
 
 logger = logging.getLogger("keras_par")
@@ -42,7 +41,8 @@ def divide_by(binding: Binding, found: list[tuple[keras.Variable, Axes]]) -> Non
     if binding.options.broadcast_variables:
         broadcast_variables([variable for variable, _ in found], communicator=binding.communicator)
     for variable, axes in found:
-        divide(variable, keras.distribution.TensorLayout(axes, binding.strategy.device_mesh), mesh)
+        divide(variable, alike(axes, mesh.batch_axis), mesh)
+        variable._layout = keras.distribution.TensorLayout(axes, binding.strategy.device_mesh)
 
 
 def following(model: keras.Model, binding: Binding, x) -> list[tuple[keras.Variable, Axes]]:
@@ -63,13 +63,3 @@ def following(model: keras.Model, binding: Binding, x) -> list[tuple[keras.Varia
 def type_of(symbol: keras.KerasTensor) -> tf.TypeSpec:
     kind = tf.SparseTensorSpec if symbol.sparse else tf.TensorSpec
     return kind(symbol.shape, symbol.dtype)
-
-
-def divide(variable: keras.Variable, layout: keras.distribution.TensorLayout, mesh: RankMesh) -> None:
-    """Makes a whole variable a sharded one, whose layout the optimizer's state for it will have, too."""
-    value = tf.convert_to_tensor(variable.value)
-    axes = tuple(layout.axes)
-    become(variable, alike(axes, mesh.batch_axis), mesh)
-    variable._layout = layout
-    variable.checksum = checksum(value)
-    variable._initialize(value[mesh.shard(variable._shape, axes)])

@@ -87,6 +87,12 @@ OPTIMIZERS = (
     ),
     Patch(f"{TF_OPTIMIZER}._var_key", "update.sharded_optimizer:var_key", "to find the slots of shards"),
     Patch(f"{TF_OPTIMIZER}._backend_update_step", "update.sharded_optimizer:update_step", "to update shards by shards"),
+    Patch(f"{TF_OPTIMIZER}._apply_weight_decay", "update.sharded_optimizer:apply_weight_decay", "to decay parts only"),
+    Patch(
+        f"{OPTIMIZER}._update_model_variables_moving_average",
+        "update.sharded_optimizer:update_average",
+        "to average parts only",
+    ),
     Patch(
         f"{TF_OPTIMIZER}._overwrite_model_variables_with_average_value",
         "update.sharded_optimizer:overwrite_with_average",

@@ -1,5 +1,7 @@
 """What the ranks do together before step 1: build, compare, and start from rank 0's state."""
 
+import contextlib
+
 import keras
 import tensorflow as tf
 from keras import tree
@@ -22,6 +24,7 @@ from keras_par.seam.models.sums import announce
 from keras_par.seam.step.metrics import layers, row_state
 from keras_par.seam.step.normalization import synchronize
 from keras_par.seam.together.metric_probe import MetricProbe
+from keras_par.seam.together.state_parts import lay_out_state
 from keras_par.seam.variables.layouts import path_of, require_matches
 from keras_par.sharding.views import is_sharded, local_view, sharded
 
@@ -43,6 +46,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
     """
     with binding.scope():
         divide_followers(model, binding, element_spec)
+        divide_state(model, binding, element_spec)
         build(model, element_spec, only_predict)
     if binding.options.sync_batch_norm:
         synchronize(model)
@@ -70,6 +74,15 @@ def divide_followers(model: keras.Model, binding: Binding, element_spec) -> None
     batch = batch_spec(element_spec)
     build_forward(model, batch)
     propagate(model, binding, keras.utils.unpack_x_y_sample_weight(batch)[0])
+
+
+def divide_state(model: keras.Model, binding: Binding, element_spec) -> None:
+    """Lays out the optimizers' state before it is made, once the model's weights are."""
+    if binding.prepared:
+        return
+    with contextlib.suppress(Exception):  # which `build` deals with
+        build_forward(model, batch_spec(element_spec))
+    lay_out_state(model, binding)
 
 
 def batch_spec(element_spec):

@@ -124,7 +124,7 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
 
 def shown(gradient: Gradient, variable: Any) -> Any:
     """The gradient of a variable as a step of the user's own sees it: whole where the variable is divided."""
-    axes = placement_of(variable).gradient
+    axes = placement_of(variable).stored
     if gradient is None or not any(axes):
         return gradient
     return ShardedTensor(tf.convert_to_tensor(gradient), axes, variable.mesh)
@@ -142,7 +142,7 @@ def of_shard(gradient: Any, variable: Any) -> Gradient:
             return gradient
     elif not isinstance(gradient, ShardedTensor):
         return gradient
-    return divide(gradient, placement_of(variable).gradient, variable.mesh).local
+    return divide(gradient, placement_of(variable).stored, variable.mesh).local
 
 
 def named_as_gradient(gradient: Any) -> Any:

@@ -100,7 +100,7 @@ def reduce_and_apply(original, optimizer, step: steps.Step, grads: list, trainab
         grads = on_first_rank(step, grads, variables, reduced)
         reduced = frozenset()
     elif isinstance(optimizer, LossScaleOptimizer):
-        grads = step.binding.sum_gradients(step, grads, variables, but=reduced)
+        grads = step.binding.sum_gradients(step, grads, variables, but=reduced, to_parts=True)
         reduced = frozenset(map(identity, variables))
     with applying(step, reduced):
         return original(optimizer, grads, trainable_variables)
@@ -135,7 +135,7 @@ def clip_gradients(original):
     def replacement(self, grads):
         step = steps.current()
         if step is not None:
-            grads = step.binding.sum_gradients(step, list(grads), targets(), but=step.reduced)
+            grads = step.binding.sum_gradients(step, list(grads), targets(), but=step.reduced, to_parts=True)
         return original(self, grads)
 
     return replacement

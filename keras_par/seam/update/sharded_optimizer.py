@@ -14,6 +14,7 @@ from keras_par.plan.placement import WHOLE
 from keras_par.seam.variables import layouts
 from keras_par.seam.variables.open_variable import OpenVariable
 from keras_par.sharding.names import unique
+from keras_par.sharding.parts import Part, has_own_part, own_part_of, parts_of
 from keras_par.sharding.tensor import ShardedTensor
 from keras_par.sharding.views import is_local, is_sharded, local_view, placement_of, sharded
 
@@ -23,6 +24,8 @@ ELEMENTWISE = tuple(
     for name in ["SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Ftrl", "Nadam", "Lion"]
     if hasattr(optimizers, name)
 )
+
+ACCUMULATOR = "gradient_accumulator"  # what Keras calls the sum of some steps' gradients
 
 # What the update under way applies gradients to, in their order.
 _targets: contextvars.ContextVar[list | None] = contextvars.ContextVar("keras_par_targets", default=None)
@@ -40,7 +43,7 @@ def apply(original):
         variables = trainable_variables if trainable_variables is not None else self._trainable_variables
         variables = list(variables)
         divided = sharded(variables)
-        if not divided or is_local():
+        if is_local() or not (divided or any(map(has_own_part, variables))):
             return original(self, grads, trainable_variables)
         if not self.built:
             with keras.name_scope(self.name, caller=self):
@@ -84,6 +87,7 @@ def clip_gradients(original):
 
     def replacement(self, grads):
         variables = targets()
+        grads = [own_part_of(gradient, variable) for gradient, variable in zip(grads, variables, strict=True)]
         by_norm, by_global_norm = self.clipnorm, self.global_clipnorm
         if not any(map(has_parts, variables)) or not (by_norm or by_global_norm):
             return original(self, grads)
@@ -159,19 +163,34 @@ def check_finite(original):
 
 
 def add_variable_from_reference(original):
-    """Slots have the whole variable's shape and its layout."""
+    """Slots have the whole variable's shape and its layout, and know which variable they are for."""
+
+    def made(optimizer, reference, name, initializer):
+        placement = placement_of(reference)
+        if placement == WHOLE and not isinstance(reference, OpenVariable):
+            return original(optimizer, reference, name, initializer)
+        with contextlib.ExitStack() as within:
+            if placement != WHOLE:
+                axes = placement.stored if name == ACCUMULATOR and has_own_part(reference) else placement.slots
+                within.enter_context(local_view(False))
+                within.enter_context(layouts.beside(reference, axes))
+            return BaseOptimizer.add_variable_from_reference(optimizer, reference, name, initializer)
 
     def replacement(self, reference_variable, name=None, initializer="zeros"):
-        if isinstance(reference_variable, OpenVariable):
-            slot = BaseOptimizer.add_variable_from_reference(self, reference_variable, name, initializer)
-            slot.reference = reference_variable
-            return slot
-        if placement_of(reference_variable) == WHOLE:
-            return original(self, reference_variable, name, initializer)
-        with local_view(False), layouts.beside(reference_variable):
-            return BaseOptimizer.add_variable_from_reference(self, reference_variable, name, initializer)
+        slot = made(self, reference_variable, name, initializer)
+        slot.reference = reference_variable
+        return slot
 
     return replacement
+
+
+def slots_of(optimizer: BaseOptimizer, variable: keras.Variable) -> list[keras.Variable]:
+    """The state that an update of a variable needs, which sums of several steps' gradients are not part of."""
+    return [
+        slot
+        for slot in optimizer.variables
+        if getattr(slot, "reference", None) is variable and not slot.name.endswith(ACCUMULATOR)
+    ]
 
 
 def var_key(original):
@@ -180,18 +199,39 @@ def var_key(original):
     def replacement(self, variable):
         if isinstance(variable, OpenVariable):
             return id(variable)
+        if isinstance(variable, Part):
+            variable = variable.variable
         return original(self, variable.local if is_sharded(variable) else variable)
 
     return replacement
 
 
+def is_elementwise(optimizer: BaseOptimizer) -> bool:
+    """True if its update of an element depends on nothing but that element."""
+    return any(type(optimizer).update_step is kind.update_step for kind in ELEMENTWISE)
+
+
+def apply_weight_decay(original):
+    """Leaves variables of which this rank updates a part to `update_step`."""
+
+    def replacement(self, variables):
+        return original(self, [variable for variable in variables if not has_own_part(variable)])
+
+    return replacement
+
+
 def update_step(original):
-    """Optimizers that look beyond single elements see whole variables and gradients, sharded as they are."""
+    """Updates parts where a rank updates a part, and joins the ranks' parts. Costs one all-gather for each bucket.
+
+    Optimizers that look beyond single elements see whole variables and gradients, sharded as they are.
+    """
 
     def replacement(self, grads, trainable_variables, learning_rate):
-        is_elementwise = any(type(self).update_step is kind.update_step for kind in ELEMENTWISE)
-        if is_elementwise or not any(map(is_sharded, trainable_variables)):
-            return original(self, grads, trainable_variables, learning_rate)
+        if is_elementwise(self) or not any(map(is_sharded, trainable_variables)):
+            with parts_of(trainable_variables) as variables:
+                self._apply_weight_decay([variable for variable in variables if isinstance(variable, Part)])
+                original(self, grads, variables, learning_rate)
+            return
         with local_view(False):
             for grad, variable in zip(grads, trainable_variables, strict=True):
                 if is_sharded(variable):
@@ -201,12 +241,22 @@ def update_step(original):
     return replacement
 
 
-def overwrite_with_average(original):
-    """Shards get the averages of shards."""
+def update_average(original):
+    """Averages parts where a rank has a part of the average."""
 
     def replacement(self, trainable_variables):
-        with local_view():
-            return original(self, trainable_variables)
+        variables = [Part(each) if has_own_part(each) else each for each in trainable_variables]
+        return original(self, variables if self.use_ema else trainable_variables)
+
+    return replacement
+
+
+def overwrite_with_average(original):
+    """Shards get the averages of shards, and all ranks those of parts."""
+
+    def replacement(self, trainable_variables):
+        with local_view(), parts_of(trainable_variables) as variables:
+            return original(self, variables)
 
     return replacement
 

@@ -16,7 +16,7 @@ from keras.src.distribution import distribution_lib
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
 from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, unmatched
-from keras_par.plan.mesh import Mesh
+from keras_par.plan.mesh import BATCH, Mesh
 from keras_par.plan.options import ReduceBy
 from keras_par.plan.placement import Placement, alike
 from keras_par.seam.variables import operations
@@ -75,10 +75,9 @@ def made(shape: tuple[int, ...], axis_names: tuple[str, ...], ranks: tuple[int, 
 
 
 @contextlib.contextmanager
-def beside(variable: Any) -> Iterator[None]:
-    """Within it the variable that is made lies as the placement of `variable` says of its slots."""
-    placement = placement_of(variable)
-    token = _slot.set((alike(placement.slots, placement.data_axis), variable.mesh))
+def beside(variable: Any, axes: Axes) -> Iterator[None]:
+    """Within it the variable that is made lies so on the mesh of `variable`."""
+    token = _slot.set((alike(axes, placement_of(variable).data_axis), variable.mesh))
     try:
         yield
     finally:
@@ -91,6 +90,13 @@ def mesh_of(strategy: Any) -> RankMesh | None:
         return None
     options = getattr(strategy, "keras_par_options", None)
     return rank_mesh(strategy.device_mesh, strategy.batch_dim_name, options.reduce_by if options else "auto")
+
+
+def mesh_of_rows(strategy: Any) -> RankMesh:
+    """The mesh of a strategy, which is a row of all ranks in data parallel."""
+    ranks, options = tuple(range(world.current().size)), getattr(strategy, "keras_par_options", None)
+    in_a_row = (len(ranks),), (BATCH,), ranks, BATCH, options.reduce_by if options else "auto"
+    return mesh_of(strategy) or made(*in_a_row)
 
 
 def data_place() -> tuple[int, int]:

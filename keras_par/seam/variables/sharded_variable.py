@@ -71,7 +71,7 @@ class ShardedVariable(keras.Variable):
         shard, axes = self._maybe_autocast(tf.convert_to_tensor(self._value)), list(self.axes)
         for dim, axis in enumerate(axes):
             if axis is not None and axis == placement_of(self).data_axis:
-                shard, axes[dim] = gather_and_enter(shard, dim, self.mesh.along(axis)), None
+                shard, axes[dim] = gather_and_enter(shard, dim, self.mesh.along(axis), self._shape[dim]), None
         return ShardedTensor(shard, tuple(axes), self.mesh) if any(axes) else shard
 
     @property
@@ -159,6 +159,22 @@ def become_sharded(variable: keras.Variable, shape) -> bool:
     operations.install()
     become(variable, *found)
     return True
+
+
+def divide(variable: keras.Variable, placement: Placement, mesh: RankMesh) -> None:
+    """Makes a whole variable, which is alike on all ranks, a sharded one of the same value."""
+    value = tf.convert_to_tensor(variable.value)
+    become(variable, placement, mesh)
+    variable.checksum = checksum(value)
+    variable._initialize(value[mesh.shard(variable._shape, placement.stored)])
+
+
+def make_whole(variable: ShardedVariable) -> None:
+    """Makes a sharded variable a whole one of the same value, on all ranks. Costs one all-gather for each axis."""
+    value = tf.convert_to_tensor(variable.value)
+    variable.__class__ = keras.Variable
+    delattr(variable, PLACEMENT)
+    variable._initialize(value)
 
 
 def become(variable: keras.Variable, placement: Placement, mesh: RankMesh) -> None:

@@ -1,0 +1,166 @@
+"""Parts of variables that ranks with other rows store alike but update in parts, as the first stage of ZeRO does.
+
+Each rank gets its part of the sum of the gradients, updates its part of the value with its part of the optimizer's
+state, and gets the other parts from the other ranks (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+Trillion Parameter Models", 2020).
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_par.comm.communicator import Communicator
+from keras_par.comm.reducer import Gradient, scatter_bucket
+from keras_par.plan.buckets import fill_buckets
+from keras_par.plan.layout import length_of, part_of
+from keras_par.plan.options import Compression
+from keras_par.sharding.collectives import from_front, to_front
+from keras_par.sharding.names import unique
+from keras_par.sharding.views import placement_of
+
+BUCKET_BYTES = 64 << 20  # of values that are joined at once
+
+
+def has_own_part(variable: Any) -> bool:
+    """True if this rank updates a part of a variable that it stores, see `Placement.part_dim`."""
+    return placement_of(variable).part_dim is not None
+
+
+def own_part_of(tensor: Gradient, variable: Any) -> Gradient:
+    """This rank's part of a tensor that is as large as what it stores of a variable; what is a part stays so."""
+    dim = placement_of(variable).part_dim
+    if tensor is None or dim is None:
+        return tensor
+    tensor, group = tf.convert_to_tensor(tensor), group_of(variable)
+    if tensor.shape[dim] != stored_shape(variable)[dim]:
+        return tensor
+    part = part_of(tensor.shape[dim], group.size, group.rank)
+    return tensor[(slice(None),) * dim + (part,)]
+
+
+def stored_shape(variable: Any) -> tf.TensorShape:
+    """Of what this rank stores of a variable's value."""
+    return variable._value.shape
+
+
+def group_of(variable: Any) -> Communicator:
+    """The ranks that update a part each."""
+    return variable.mesh.along(placement_of(variable).data_axis)
+
+
+class Part:
+    """This rank's part of a variable, as an optimizer reads and assigns it; `parts_of` gives all ranks the new value.
+
+    Args:
+        variable: that has one, see `has_own_part`.
+    """
+
+    def __init__(self, variable: Any):
+        self.variable, self.name = variable, variable.name
+        self.value = tf.convert_to_tensor(own_part_of(variable._value, variable))
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Of the variable."""
+        return self.value.dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Of the part."""
+        return self.value.shape
+
+    def assign(self, value: Any) -> None:
+        """As a variable's."""
+        self.value = tf.cast(value, self.dtype)
+
+    def assign_add(self, value: Any) -> None:
+        """As a variable's."""
+        self.value = self.value + tf.cast(value, self.dtype)
+
+    def assign_sub(self, value: Any) -> None:
+        """As a variable's."""
+        self.value = self.value - tf.cast(value, self.dtype)
+
+    def __mul__(self, other: Any) -> tf.Tensor:
+        return self.value * other
+
+    def __tf_tensor__(self, dtype=None, name=None):
+        return tf.convert_to_tensor(self.value, dtype=dtype, name=name)
+
+
+@contextlib.contextmanager
+def parts_of(variables: Sequence[Any]) -> Iterator[list[Any]]:
+    """The variables, with a `Part` for each that has one; at the end all ranks get what was assigned to parts.
+
+    Costs one all-gather for each bucket.
+    """
+    given = [Part(variable) if has_own_part(variable) else variable for variable in variables]
+    yield given
+    join([each for each in given if isinstance(each, Part)])
+
+
+def join(parts: Sequence[Part]) -> None:
+    """Assigns to variables the parts of all ranks. Costs one all-gather for each bucket."""
+    sizes = [part.variable._value.shape.num_elements() * part.dtype.size for part in parts]
+    kinds = [(part.dtype, group_of(part.variable).ranks) for part in parts]
+    for bucket in fill_buckets(sizes, kinds, BUCKET_BYTES):
+        members = [parts[place] for place in bucket]
+        group = group_of(members[0].variable)
+        gathered = group.all_gather_equal([padded(part, group) for part in members], unique("parts"))
+        for part, rows in zip(members, gathered, strict=True):
+            part.variable._value.assign(unpadded(rows, part, group))
+
+
+def padded(part: Part, group: Communicator) -> tf.Tensor:
+    """A part with its dim before all others, and as long as the longest one."""
+    dim = placement_of(part.variable).part_dim
+    assert dim is not None
+    rows = to_front(part.value, dim)
+    missing = length_of(stored_shape(part.variable)[dim], group.size, 0) - rows.shape[0]
+    return tf.pad(rows, [[0, missing], *[[0, 0]] * (rows.shape.rank - 1)]) if missing else rows
+
+
+def unpadded(rows: tf.Tensor, part: Part, group: Communicator) -> tf.Tensor:
+    """The value that `padded` parts of all ranks are of."""
+    dim = placement_of(part.variable).part_dim
+    assert dim is not None
+    size = stored_shape(part.variable)[dim]
+    if size % group.size:
+        most = length_of(size, group.size, 0)
+        lengths = [length_of(size, group.size, rank) for rank in range(group.size)]
+        rows = tf.concat([rows[most * rank : most * rank + length] for rank, length in enumerate(lengths)], 0)
+    return from_front(rows, dim)
+
+
+def scatter_gradients(
+    communicator: Communicator,
+    pairs: Sequence[tuple[tf.Tensor | tf.IndexedSlices, Any]],
+    name: str,
+    limit: int,
+    compression: Compression,
+) -> list[tf.Tensor]:
+    """This rank's parts of the sums of gradients. Costs one reduce-scatter for each bucket.
+
+    Args:
+        communicator: of the ranks that have a part each.
+        pairs: each gradient, as large as what a rank stores of the variable, and the variable.
+        name: that of the collectives begins with it.
+        limit: bytes of a bucket.
+        compression: of what is sent.
+    """
+    gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
+    shapes = [stored_shape(variable) for _, variable in pairs]
+    dims = [placement_of(variable).part_dim or 0 for _, variable in pairs]
+    sizes = [shape.num_elements() * gradient.dtype.size for shape, gradient in zip(shapes, gradients, strict=True)]
+    results: dict[int, tf.Tensor] = {}
+    for number, bucket in enumerate(fill_buckets(sizes, [gradient.dtype for gradient in gradients], limit)):
+        given = [to_front(tf.ensure_shape(gradients[place], shapes[place]), dims[place]) for place in bucket]
+        for place, rows in zip(
+            bucket, scatter_bucket(communicator, given, f"{name}.{number}", compression), strict=True
+        ):
+            length = length_of(shapes[place][dims[place]], communicator.size, communicator.rank)
+            rows = tf.ensure_shape(rows, [length, *rows.shape[1:]])
+            results[place] = from_front(rows, dims[place])
+    return [results[place] for place in range(len(pairs))]
