@@ -28,13 +28,18 @@ PARTIAL = "gradient_accumulator"
 
 
 def scope(mesh: str | None, layout: str = "wide"):
-    """What a script does before it builds its model; `mesh` is "2x2" and the like, or "data", or None for neither."""
+    """What a script does before it builds its model.
+
+    Args:
+        mesh: "2x2" and the like, or "data", or None for neither; "data zero" divides the optimizer's state.
+        layout: of variables over a mesh.
+    """
     if mesh is None:
         return contextlib.nullcontext()
     import keras_par as kp
 
-    if mesh == "data":
-        return kp.DataParallel().scope()
+    if mesh in ("data", "data zero"):
+        return kp.DataParallel(zero=int(mesh == "data zero"), zero_min_kb=0).scope()
     device_mesh = keras.distribution.DeviceMesh(tuple(map(int, mesh.split("x"))), ("batch", "model"))
     layout_map = keras.distribution.LayoutMap(device_mesh)
     for pattern, axes in LAYOUTS[layout].items():
@@ -110,7 +115,7 @@ def fit(
         **state(trained),
         "logs": getattr(trained, "history", None) and trained.history.history,
         "from": folder and resume.resumed_from,
-        "divided": sum(hasattr(variable, "local") for variable in trained.variables),
+        "divided": sum(hasattr(each, "local") for each in (*trained.variables, *trained.optimizer.variables)),
     }
 
 

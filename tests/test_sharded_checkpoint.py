@@ -17,7 +17,7 @@ from tests import sharded_checkpoint_tasks as tasks
 from tests.compare import log_distance, relative_distance
 from tests.ranks.pool import Failure
 
-NUM_RANKS = {"data": 2, "1x2": 2, "2x1": 2, "2x2": 4, None: 1}
+NUM_RANKS = {"data": 2, "data zero": 2, "1x2": 2, "2x1": 2, "2x2": 4, None: 1}
 
 
 def run(ranks, task, mesh, **arguments) -> list:
@@ -41,7 +41,10 @@ def written(ranks, tmp_path_factory):
     return write
 
 
-@pytest.mark.parametrize(("mesh", "layout"), [("1x2", "wide"), pytest.param("2x2", "other", marks=pytest.mark.slow)])
+SAME = [("1x2", "wide"), ("data zero", "wide"), pytest.param("2x2", "other", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("mesh", "layout"), SAME)
 def test_on_the_same_mesh_it_ends_bit_by_bit_the_same(mesh, layout, written, ranks, tmp_path):
     """Seeds, moving statistics that are not synchronized, accumulated gradients, momenta; all of them divided."""
     options = {"layout": layout, "every_state": True, "epochs": 2}
@@ -151,7 +154,13 @@ def in_old_form(path: Path) -> None:
 def test_from_mesh_to_mesh_to_one_process(ranks, tmp_path, exactness):
     """Gradients are being accumulated at each stop, metrics of an epoch are half done, the first form is the old."""
     [twin] = run(ranks, tasks.fit, None, folder=None)
-    way = [("data", (1, 3), "wide"), ("1x2", (2, 2), "wide"), ("2x2", (3, 1), "other"), ("1x2", (3, 4), "wide")]
+    way = [
+        ("data", (1, 3), "wide"),
+        ("data zero", (2, 1), "wide"),
+        ("1x2", (2, 2), "wide"),
+        ("2x2", (3, 1), "other"),
+        ("1x2", (3, 4), "wide"),
+    ]
     for mesh, stop, layout in way:
         results = run(
             ranks, tasks.fit, mesh, folder=str(tmp_path), stop=stop, layout=layout, asynchronous=False, every=1
@@ -164,7 +173,9 @@ def test_from_mesh_to_mesh_to_one_process(ranks, tmp_path, exactness):
                 assert manifests.read(path) == before
         if mesh == "2x2":
             shutil.copytree(tmp_path, tmp_path / "copy")
-    for folder, mesh, layout in [(tmp_path, "2x1", "other"), (tmp_path / "copy", None, "wide")]:
+    ends = [(tmp_path, "2x1", "other"), (tmp_path / "copy", None, "wide"), (tmp_path / "copy", "data zero", "wide")]
+    for path, mesh, layout in ends:
+        folder = shutil.copytree(path, tmp_path.with_name(f"{tmp_path.name}-{path.name}-{mesh}"))
         for result in run(ranks, tasks.fit, mesh, folder=str(folder), layout=layout):
             exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
             exactness(relative_distance(result["slots"], twin["slots"]), 1e-6)

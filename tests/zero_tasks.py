@@ -1,4 +1,6 @@
-"""What the ranks run for test_zero.py."""
+"""What the ranks run for test_zero.py: trainings whose optimizers' state is divided, and what of it is where."""
+
+from typing import Any
 
 import keras
 import numpy as np
@@ -7,33 +9,148 @@ from keras_par.sharding.parts import has_own_part
 from keras_par.sharding.views import is_sharded
 from tests import tasks
 
+ALL = {"zero": 1, "zero_min_kb": 0}
+MESH = {".*a/kernel": (None, "model"), ".*a/bias": ("model",)}
+OPTIMIZERS = {
+    "adam": lambda: keras.optimizers.Adam(1e-2),
+    "averaging and accumulating": lambda: keras.optimizers.AdamW(
+        1e-2, gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=2
+    ),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-2, momentum=0.9)),
+    "lamb": lambda: keras.optimizers.Lamb(1e-2),
+}
+
+
+class Seen(keras.callbacks.Callback):
+    """Counts variables of which this rank updates a part, and its shards of the optimizer's state."""
+
+    def on_train_end(self, logs=None):
+        optimizers = [each for each in vars(self.model).values() if isinstance(each, keras.optimizers.Optimizer)]
+        self.parts = sum(map(has_own_part, self.model.trainable_variables))
+        self.shards = sum(is_sharded(variable) for each in optimizers for variable in each.variables)
+        self.clips = any(each.clipnorm or each.global_clipnorm for each in optimizers)
+
 
 def train(name: str, **options) -> dict:
-    """As `tasks.train`, with the number of the model's variables of which this rank updates a part."""
-    found: dict[str, int] = {}
+    """As `tasks.train`, and what `Seen` counts."""
+    seen, fit = Seen(), keras.Model.fit
 
-    class Count(keras.callbacks.Callback):
-        def on_train_end(self, logs=None):
-            found["parts"] = sum(map(has_own_part, self.model.variables))
-            optimizer = getattr(self.model, "optimizer", None)
-            found["divided"] = sum(map(is_sharded, optimizer.variables)) if optimizer is not None else 0
+    def watched(self, *args, **kwargs):
+        return fit(self, *args, callbacks=[seen], **kwargs)
 
-    fit = keras.Model.fit
-
-    def counted(self, *args, callbacks=(), **kwargs):
-        return fit(self, *args, callbacks=[*(callbacks or ()), Count()], **kwargs)
-
-    keras.Model.fit = counted
+    keras.Model.fit = watched
     try:
-        return tasks.train(name, distributed=True, **options) | found
+        return tasks.train(name, distributed=True, **options) | vars_of(seen)
     finally:
         keras.Model.fit = fit
 
 
-def equal(one: dict, other: dict) -> list[str]:
-    """What differs between two trainings."""
-    wrong = [f"weight {i}" for i, (a, b) in enumerate(zip(one["weights"], other["weights"], strict=True)) if not np.array_equal(a, b)]
-    for (name, a), (_, b) in zip(one["slots"], other["slots"], strict=True):
-        if "gradient_accumulator" not in name and not np.array_equal(a, b):
-            wrong.append(f"{name}: {np.abs(a - b).max()}")
-    return wrong
+def vars_of(seen: Seen) -> dict[str, Any]:
+    return {"parts": seen.parts, "shards": seen.shards, "clips": seen.clips}
+
+
+def data() -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    return {"x": generator.normal(size=(75, 8)).astype("float32"), "y": generator.integers(0, 7, 75)}
+
+
+def strategy(mesh: tuple[int, int] | None, **options):
+    import keras_par as kp
+
+    if mesh is None:
+        return kp.DataParallel(**options)
+    layout = keras.distribution.LayoutMap(keras.distribution.DeviceMesh(mesh, ["rows", "model"]))
+    for pattern, axes in MESH.items():
+        layout[pattern] = axes
+    return kp.ModelParallel(layout_map=layout, **options)
+
+
+def uneven(optimizer: str) -> keras.Model:
+    """Dims that 3 or 4 ranks do not divide evenly."""
+    model = keras.Sequential(
+        [
+            keras.layers.Input((8,)),
+            keras.layers.Dense(10, "relu", name="a"),
+            keras.layers.Dense(7, name="b"),
+        ]
+    )
+    model.compile(OPTIMIZERS[optimizer](), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def fit(model: keras.Model, epochs: int = 2) -> dict:
+    """Trains on, and returns weights, state, and what is divided."""
+    seen = Seen()
+    model.fit(**data(), batch_size=16, epochs=epochs, verbose=0, shuffle=False, callbacks=[seen])
+    slots = [variable for variable in model.optimizer.variables if not variable.name.endswith("gradient_accumulator")]
+    return {
+        "weights": model.get_weights(),
+        "slots": [(variable.name, np.asarray(variable.value)) for variable in slots],
+        **vars_of(seen),
+    }
+
+
+def train_uneven(optimizer: str, mesh: tuple[int, int] | None = None, **options) -> dict:
+    keras.utils.set_random_seed(7)
+    with strategy(mesh, **options).scope():
+        return fit(uneven(optimizer))
+
+
+def change_stage(first: int, then: int) -> dict:
+    """Trains with one stage, compiles the same optimizer under another, and goes on."""
+    keras.utils.set_random_seed(7)
+    with strategy(None, zero=first, zero_min_kb=0).scope():
+        model = uneven("adam")
+        fit(model, epochs=1)
+    with strategy(None, zero=then, zero_min_kb=0).scope():
+        model.compile(model.optimizer, model.loss)
+        return fit(model, epochs=1)
+
+
+def save_and_load(path: str) -> tuple[dict, dict]:
+    """State as it was trained, and as it is loaded from a file, which goes on to be trained."""
+    keras.utils.set_random_seed(7)
+    with strategy(None, **ALL).scope():
+        model = uneven("adam")
+        fit(model)
+        model.save(path)
+        loaded = keras.models.load_model(path)
+        return fit(model), fit(loaded)
+
+
+def own_loop(**options) -> dict:
+    """Steps of a loop by hand, which hands whole sums of gradients to the optimizer."""
+    import tensorflow as tf
+
+    import keras_par as kp
+
+    keras.utils.set_random_seed(7)
+    with strategy(None, **options).scope():
+        model = uneven("adam")
+        fit(model, epochs=1)
+    reducer = kp.GradientReducer()
+    x, y = (tf.constant(each[kp.rank() :: kp.size()][:8]) for each in data().values())
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x, y, model(x, training=True))
+        model.optimizer.apply(reducer(tape.gradient(loss, model.trainable_variables)), model.trainable_variables)
+
+    for _ in range(3):
+        step()
+    return {"weights": model.get_weights(), "slots": []}
+
+
+def sent(**options) -> list[tuple[str, int]]:
+    """The collectives of a step, and the bytes that each sends over a rank's link, as rings of N ranks do."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(7)
+    with strategy(None, **options).scope():
+        model = uneven("adam")
+        fit(model, epochs=1)
+    described = kp.describe(model)
+    size = kp.size()
+    share = {"all_reduce": 2 * (size - 1) / size, "reduce_scatter": (size - 1) / size, "all_gather": size - 1}
+    return [(call.kind, round(call.num_bytes * share[call.kind])) for call in described.collectives["train_step"]]

@@ -14,7 +14,7 @@ from keras_par.plan.placement import WHOLE
 from keras_par.seam.variables import layouts
 from keras_par.seam.variables.open_variable import OpenVariable
 from keras_par.sharding.names import unique
-from keras_par.sharding.parts import Part, has_own_part, own_part_of, parts_of
+from keras_par.sharding.parts import Part, has_own_part, join, own_part_of, parts_of
 from keras_par.sharding.tensor import ShardedTensor
 from keras_par.sharding.views import is_local, is_sharded, local_view, placement_of, sharded
 
@@ -228,9 +228,10 @@ def update_step(original):
 
     def replacement(self, grads, trainable_variables, learning_rate):
         if is_elementwise(self) or not any(map(is_sharded, trainable_variables)):
-            with parts_of(trainable_variables) as variables:
-                self._apply_weight_decay([variable for variable in variables if isinstance(variable, Part)])
-                original(self, grads, variables, learning_rate)
+            pairs = [*zip(grads, trainable_variables, strict=True)]
+            whole = [pair for pair in pairs if not has_own_part(pair[1])]
+            original(self, [grad for grad, _ in whole], [variable for _, variable in whole], learning_rate)
+            update_parts(self, [pair for pair in pairs if has_own_part(pair[1])], learning_rate)
             return
         with local_view(False):
             for grad, variable in zip(grads, trainable_variables, strict=True):
@@ -239,6 +240,21 @@ def update_step(original):
                 self.update_step(grad, variable, learning_rate)
 
     return replacement
+
+
+def update_parts(optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:
+    """Updates this rank's parts, one after another, or the temporaries of all would be in memory at once.
+
+    The last come first, as in buckets. Costs one all-gather for each of these.
+    """
+    parts: list[Part] = []
+    for gradient, variable in reversed(pairs):
+        with tf.control_dependencies([gradient, *(part.value for part in parts[-1:])]):
+            part = Part(variable)
+            optimizer._apply_weight_decay([part])
+            optimizer.update_step(gradient, part, learning_rate)
+        parts.append(part)
+    join(parts[::-1])
 
 
 def update_average(original):

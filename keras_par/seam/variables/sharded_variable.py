@@ -93,7 +93,7 @@ class ShardedVariable(keras.Variable):
         def make():
             value = tf.convert_to_tensor(make_whole(), dtype=self._dtype)
             self.checksum = checksum(value)
-            return value[self.mesh.shard(self._shape, self.axes)]
+            return own(value[self.mesh.shard(self._shape, self.axes)])
 
         self._initialize(make)
 
@@ -104,7 +104,7 @@ class ShardedVariable(keras.Variable):
             return super().assign(value)
         self.checksum = checksum(value)
         with local_view():
-            return super().assign(value[self.mesh.shard(self._shape, self.axes)])
+            return super().assign(own(tf.convert_to_tensor(value[self.mesh.shard(self._shape, self.axes)])))
 
     def _direct_assign(self, value):
         if (led := leader()) is not None:
@@ -116,8 +116,13 @@ class ShardedVariable(keras.Variable):
         elif not is_local():
             value = tf.convert_to_tensor(value)
             self.checksum = checksum(value)
-            value = value[self.mesh.shard(self._shape, self.axes)]
+            value = own(value[self.mesh.shard(self._shape, self.axes)])
         super()._direct_assign(value)
+
+
+def own(part: tf.Tensor) -> tf.Tensor:
+    """A copy of a part of a tensor, which would keep the memory of all of it."""
+    return tf.raw_ops.DeepCopy(x=part)
 
 
 def checksum(value: tf.Tensor | np.ndarray) -> int | None:
@@ -166,7 +171,7 @@ def divide(variable: keras.Variable, placement: Placement, mesh: RankMesh) -> No
     value = tf.convert_to_tensor(variable.value)
     become(variable, placement, mesh)
     variable.checksum = checksum(value)
-    variable._initialize(value[mesh.shard(variable._shape, placement.stored)])
+    variable._initialize(own(value[mesh.shard(variable._shape, placement.stored)]))
 
 
 def make_whole(variable: ShardedVariable) -> None:
