@@ -9,6 +9,8 @@ from tests.catalogue_cases import CASES, data
 SEED = 13
 OPTIMIZERS = {"sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9), "adam": lambda: keras.optimizers.Adam(1e-2)}
 
+WITHOUT_MESH = ("data-parallel", "data-parallel-bf16", "zero-1")
+
 
 def train_plain(name: str) -> dict:
     """Trains a case by Keras as it is, in one process, with the weights it began with."""
@@ -22,7 +24,7 @@ def train_divided(name: str, mesh: tuple[int, int], run_eagerly: bool) -> dict:
     import keras_par as kp
 
     file = CASES[name].strategy
-    strategy = kp.load_strategy(file, mesh=None if file.startswith("data-parallel") else mesh)
+    strategy = kp.load_strategy(file, mesh=None if file in WITHOUT_MESH else mesh)
     with strategy.scope():
         result = fit(name, run_eagerly)
     return {**result, "rank": kp.rank(), "size": kp.size()}

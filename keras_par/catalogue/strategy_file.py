@@ -28,7 +28,7 @@ OPTIONS: dict[str, tuple] = {"batch_dim_name": (), "auto_shard_dataset": (True, 
 }
 OF_LAYOUTS = ("batch_dim_name", "propagate")  # those of kp.ModelParallel alone
 OF_PATTERNS = ("recompute",)
-UNITS = {"fusion_mb": "megabytes"}
+UNITS = {"fusion_mb": "megabytes", "zero_min_kb": "kilobytes"}
 
 
 @dataclass(frozen=True)

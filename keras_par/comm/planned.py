@@ -18,6 +18,7 @@ class PlannedCommunicator(Communicator):
     """
 
     engine = "planned"
+    gathers_at_once = True  # as ranks of one host do
 
     def __init__(self, ranks: Sequence[int], rank: int = 0):
         self.ranks, self._own = tuple(ranks), rank

@@ -16,11 +16,13 @@ from rich.table import Table
 
 from keras_par.comm.counting import Call
 from keras_par.seam.files.whole_files import beside
-from keras_par.seam.models.binding import bound
+from keras_par.seam.models.binding import bound, optimizers_of
 from keras_par.seam.models.state import entries
 from keras_par.seam.models.sums import way
+from keras_par.seam.update.sharded_optimizer import slots_by_variable
 from keras_par.seam.variables.layouts import said_by
 from keras_par.seam.variables.outputs import OutputRow
+from keras_par.sharding.parts import has_own_part, part_shape
 from keras_par.sharding.views import is_sharded
 
 WIDTH = 120
@@ -40,6 +42,8 @@ class VariableRow:
     dtype: str
     num_bytes: int
     local_bytes: int
+    part_shape: tuple[int, ...] | None = None  # of the part that this rank updates, None if that is all it holds
+    state_bytes: int = 0  # of the optimizer's state for it, on this rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +115,13 @@ class Description:
         return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
 
     def _variables_table(self) -> Table:
-        table = Table("variable", "shape", "layout", "on this rank", "bytes", box=None, pad_edge=False)
+        has_parts = any(row.part_shape is not None for row in self.variables)
+        more = ("updates", "state's bytes") if has_parts else ()
+        table = Table("variable", "shape", "layout", "on this rank", "bytes", *more, box=None, pad_edge=False)
         for row in self.variables:
             layout = divisions(row.axes) + (" (follows)" if any(row.axes) and row.said_by is None else "")
-            table.add_row(row.path, shown(row.shape), layout, shown(row.local_shape), str(row.local_bytes))
+            part = [shown(row.part_shape or row.local_shape), str(row.state_bytes)] if has_parts else []
+            table.add_row(row.path, shown(row.shape), layout, shown(row.local_shape), str(row.local_bytes), *part)
         return table
 
 
@@ -134,7 +141,13 @@ def describe(model: keras.Model) -> Description:
         )
     binding = bound(model)
     mesh = None if binding is None else binding.mesh
-    rows = [row_of(entry.variable, binding and binding.strategy) for entry in entries(model, "model")]
+    state = state_bytes(model)
+    rows = [
+        dataclasses.replace(
+            row_of(entry.variable, binding and binding.strategy), state_bytes=state.get(id(entry.variable), 0)
+        )
+        for entry in entries(model, "model")
+    ]
     slots = [row_of(entry.variable, None) for entry in entries(model, "optimizer")]
     return Description(
         model=model.name,
@@ -164,7 +177,17 @@ def row_of(variable: keras.Variable, strategy: Any) -> VariableRow:
         dtype=variable.dtype,
         num_bytes=math.prod(shape) * size,
         local_bytes=math.prod(local_shape) * size,
+        part_shape=part_shape(variable) if has_own_part(variable) else None,
     )
+
+
+def state_bytes(model: keras.Model) -> dict[int, int]:
+    """For variables, by their ids, the bytes that a model's optimizers keep for each on this rank."""
+    found: defaultdict[int, int] = defaultdict(int)
+    for optimizer in optimizers_of(model):
+        for variable, slots in slots_by_variable(optimizer).items():
+            found[variable] += sum(row_of(slot, None).local_bytes for slot in slots)
+    return found
 
 
 def outputs_table(outputs: list[OutputRow], calls: list[Call]) -> Table:

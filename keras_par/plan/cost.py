@@ -30,7 +30,7 @@ class Prediction:
             "recomputed" and "passing", of the layer and of the operation that take most while theirs is under way;
             "gathered", of the largest tensor; and "sums" of gradients that are under way at a time.
         collectives: each kind and its bytes, in the order of the forward pass, without sums of gradients.
-        gradient_bytes: that a rank gives to sums of gradients.
+        gradient_bytes: that a rank gives to sums of gradients, and to gathers of what it has updated.
         crossing_bytes: of all of these, that a rank sends to the next one of a ring.
     """
 
@@ -48,18 +48,24 @@ class Prediction:
         return {name: size for name, size in self.parts.items() if size}
 
 
-def update_seconds(parameter: Parameter, stored: Axes, setting: Setting, sparse_rows: int | None = None) -> float:
-    """Of the bytes of the sum of a variable's gradient, which shares messages with others, and of its update."""
+def update_seconds(
+    parameter: Parameter, stored: Axes, setting: Setting, sparse_rows: int | None = None, in_parts: bool = False
+) -> float:
+    """Of the bytes of the sum of a variable's gradient, which shares messages with others, and of its update.
+
+    With `in_parts` each rank updates a part of it, which all get.
+    """
     if not parameter.is_trainable:
         return 0
-    machine = setting.machine
+    machine, axis = setting.machine, setting.data_axis
     num_bytes = setting.local_elements(parameter.shape, stored) * parameter.item_bytes
     slots = setting.local_elements((parameter.slot_bytes,), stored)
-    seconds = update_bytes(num_bytes, slots) / machine.update_bytes_per_second + machine.kernel_seconds
-    if setting.data_axis not in stored:
-        kind, sent = gradient_sum(parameter, stored, setting, sparse_rows)
-        axis = setting.data_axis
-        seconds += machine.overlap * machine.byte_seconds(kind, sent, setting.mesh[axis], setting.reach(axis))
+    num_parts = setting.mesh[axis] if in_parts else 1
+    seconds = update_bytes(num_bytes, slots) / num_parts / machine.update_bytes_per_second + machine.kernel_seconds
+    if axis not in stored:
+        sums = gradient_sums(parameter, stored, setting, sparse_rows, in_parts)
+        reach, size = setting.reach(axis), setting.mesh[axis]
+        seconds += machine.overlap * sum(machine.byte_seconds(kind, sent, size, reach) for kind, sent in sums)
     return seconds
 
 
@@ -68,24 +74,37 @@ def update_bytes(num_bytes: int, slot_bytes: int) -> int:
     return 3 * num_bytes + 2 * slot_bytes
 
 
-def gradient_sum(
-    parameter: Parameter, stored: Axes, setting: Setting, sparse_rows: int | None
-) -> tuple[Collective, int]:
-    """How the gradients of ranks with other rows become one: of a table of which rows are read these are gathered."""
+def gradient_sums(
+    parameter: Parameter, stored: Axes, setting: Setting, sparse_rows: int | None, in_parts: bool
+) -> list[tuple[Collective, int]]:
+    """How the gradients of ranks with other rows become one: of a table of which rows are read these are gathered.
+
+    Of a variable that is updated in parts each rank gets its part of the sum, and gives its part of the new value.
+    """
+    own = setting.local_elements(parameter.shape, stored) * parameter.item_bytes
+    if in_parts:
+        return [("reduce_scatter", own), ("all_gather", own // setting.mesh[setting.data_axis])]
     if sparse_rows is None:
-        return "all_reduce", setting.local_elements(parameter.shape, stored) * parameter.item_bytes
+        return [("all_reduce", own)]
     row = setting.local_elements(parameter.shape[1:], stored[1:]) * parameter.item_bytes
-    return "all_gather", sparse_rows * (row + INDEX_BYTES)
+    return [("all_gather", sparse_rows * (row + INDEX_BYTES))]
 
 
-def held_bytes(parameter: Parameter, stored: Axes, setting: Setting) -> dict[str, int]:
+def held_bytes(parameter: Parameter, stored: Axes, setting: Setting, in_parts: bool = False) -> dict[str, int]:
     """What a rank holds of a variable, its gradient and its slots."""
     own = setting.local_elements(parameter.shape, stored) * parameter.item_bytes
     slots = setting.local_elements((parameter.slot_bytes,), stored)
+    slots //= setting.mesh[setting.data_axis] if in_parts else 1
     return {"variables": own, "gradients": own if parameter.is_trainable else 0, "slots": slots}
 
 
-def predict(trace: Trace, stored: Mapping[str, Axes], setting: Setting, recomputed: Collection[str] = ()) -> Prediction:
+def predict(
+    trace: Trace,
+    stored: Mapping[str, Axes],
+    setting: Setting,
+    recomputed: Collection[str] = (),
+    in_parts: Collection[str] = (),
+) -> Prediction:
     """The step of a model whose variables lie so; those that are not named are whole.
 
     Args:
@@ -93,13 +112,14 @@ def predict(trace: Trace, stored: Mapping[str, Axes], setting: Setting, recomput
         stored: by path.
         setting: where it is trained.
         recomputed: names of layers that are computed once more in the backward pass.
+        in_parts: paths of the variables of which each rank with other rows updates a part.
     """
     found = Prediction()
     note_operations(found, trace, stored, setting, recomputed)
     for aside in trace.asides:
         found.by_layer[aside.layer] += aside_seconds(aside, setting)
         found.parts["activations"] += int(aside.kept_bytes * setting.num_rows)
-    note_variables(found, trace, stored, setting)
+    note_variables(found, trace, stored, setting, in_parts)
     found.num_bytes = sum(found.parts.values())
     found.seconds = setting.machine.step_seconds + sum(found.by_layer.values())
     return found
@@ -149,19 +169,21 @@ def note_sent(found: Prediction, collectives: Sequence[tuple[Collective, int]], 
     found.crossing_bytes += sum(crossing_bytes(kind, size, num_ranks) for kind, size in collectives)
 
 
-def note_variables(found: Prediction, trace: Trace, stored: Mapping[str, Axes], setting: Setting) -> None:
+def note_variables(
+    found: Prediction, trace: Trace, stored: Mapping[str, Axes], setting: Setting, in_parts: Collection[str]
+) -> None:
     """Adds what variables cost and take."""
     sparse = sparse_rows(trace, setting.num_rows)
     for parameter in trace.parameters:
         axes = stored.get(parameter.path) or (None,) * len(parameter.shape)
-        rows = sparse.get(parameter.path)
-        found.by_layer[parameter.path.rpartition("/")[0]] += update_seconds(parameter, axes, setting, rows)
+        rows, has_parts = sparse.get(parameter.path), parameter.path in in_parts
+        found.by_layer[parameter.path.rpartition("/")[0]] += update_seconds(parameter, axes, setting, rows, has_parts)
         num_shares = setting.mesh[setting.data_axis]
         if parameter.is_trainable and setting.data_axis not in axes and num_shares > 1:
-            kind, size = gradient_sum(parameter, axes, setting, rows)
-            found.gradient_bytes += size
-            found.crossing_bytes += crossing_bytes(kind, size, num_shares)
-        for name, size in held_bytes(parameter, axes, setting).items():
+            for kind, size in gradient_sums(parameter, axes, setting, rows, has_parts):
+                found.gradient_bytes += size
+                found.crossing_bytes += crossing_bytes(kind, size, num_shares)
+        for name, size in held_bytes(parameter, axes, setting, has_parts).items():
             found.parts[name] += size
         if parameter.is_trainable and setting.data_axis in axes:
             found.parts["sums"] += whole_gradient_bytes(parameter, axes, setting)

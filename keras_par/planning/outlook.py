@@ -114,7 +114,8 @@ def outlook(
     mesh = description.mesh or {data_axis: num_ranks}
     blocks = {operation.block for operation in seen.trace.operations if operation.block}
     again = {name for name in blocks if any(matches(pattern, name) for pattern in recompute)}
-    found = predict(seen.trace, stored, Setting(seen.machine, mesh, data_axis, batch_size), again)
+    in_parts = {row.path for row in description.variables if row.part_shape is not None}
+    found = predict(seen.trace, stored, Setting(seen.machine, mesh, data_axis, batch_size), again, in_parts)
     calls = [call.num_bytes for call in description.collectives["train_step"]]
     counted, sent = counted_bytes(found), sum(size for size in calls if size is not None)
     hints = []

@@ -40,6 +40,16 @@ def own_part_of(tensor: Gradient, variable: Any) -> Gradient:
     return tensor[(slice(None),) * dim + (part,)]
 
 
+def part_shape(variable: Any) -> tuple[int, ...]:
+    """Of the part that this rank updates."""
+    dim = placement_of(variable).part_dim
+    shape = stored_shape(variable).as_list()
+    if dim is not None:
+        group = group_of(variable)
+        shape[dim] = length_of(shape[dim], group.size, group.rank)
+    return tuple(shape)
+
+
 def stored_shape(variable: Any) -> tf.TensorShape:
     """Of what this rank stores of a variable's value."""
     return variable._value.shape

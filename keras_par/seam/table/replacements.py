@@ -87,12 +87,6 @@ OPTIMIZERS = (
     ),
     Patch(f"{TF_OPTIMIZER}._var_key", "update.sharded_optimizer:var_key", "to find the slots of shards"),
     Patch(f"{TF_OPTIMIZER}._backend_update_step", "update.sharded_optimizer:update_step", "to update shards by shards"),
-    Patch(f"{TF_OPTIMIZER}._apply_weight_decay", "update.sharded_optimizer:apply_weight_decay", "to decay parts only"),
-    Patch(
-        f"{OPTIMIZER}._update_model_variables_moving_average",
-        "update.sharded_optimizer:update_average",
-        "to average parts only",
-    ),
     Patch(
         f"{TF_OPTIMIZER}._overwrite_model_variables_with_average_value",
         "update.sharded_optimizer:overwrite_with_average",
@@ -101,6 +95,12 @@ OPTIMIZERS = (
     Patch(f"{TF_OPTIMIZER}.assign", "update.sharded_optimizer:assign", "the same"),
     Patch(f"{TF_OPTIMIZER}.assign_add", "update.sharded_optimizer:assign", "the same"),
     Patch(f"{TF_OPTIMIZER}.assign_sub", "update.sharded_optimizer:assign", "the same"),
+    Patch(f"{TF_OPTIMIZER}._apply_weight_decay", "update.sharded_optimizer:apply_weight_decay", "to decay parts only"),
+    Patch(
+        f"{OPTIMIZER}._update_model_variables_moving_average",
+        "update.sharded_optimizer:update_average",
+        "to average parts only",
+    ),
     Patch(f"{OPTIMIZER}.scale_loss", "update.optimizer:scale_loss", "to weight a loss by its rows"),
     Patch(f"{OPTIMIZER}.apply", "update.optimizer:apply", "to reduce inside the update"),
     Patch(f"{SCALED}.scale_loss", "update.optimizer:scale_loss", "to weight a loss by its rows"),

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_par.plan.placement import Placement, alike, updated_in_parts
 from keras_par.seam.models.binding import Binding, optimizers_of
-from keras_par.seam.update.sharded_optimizer import is_elementwise, slots_of
+from keras_par.seam.update.sharded_optimizer import is_elementwise, slots_by_variable
 from keras_par.seam.variables.layouts import mesh_of_rows
 from keras_par.seam.variables.sharded_variable import divide, make_whole
 from keras_par.sharding.mesh import RankMesh
@@ -30,8 +30,10 @@ def lay_out_state(model: keras.Model, binding: Binding) -> None:
         binding: its strategy.
     """
     mesh, options = mesh_of_rows(binding.strategy), binding.options
-    optimizers = [inner for optimizer in optimizers_of(model) for inner in inner_of(optimizer)]
-    others = sorted({type(each).__name__ for each in optimizers if not is_elementwise(each)})
+    optimizers = optimizers_of(model)
+    inner = [each for optimizer in optimizers for each in inner_of(optimizer)]
+    others = sorted({type(each).__name__ for each in inner if not is_elementwise(each)})
+    slots = [slots_by_variable(optimizer) for optimizer in optimizers]
     if options.zero and others:
         binding.say(
             "zero=%d does nothing for '%s': its optimizer %s needs whole variables for its update",
@@ -50,9 +52,8 @@ def lay_out_state(model: keras.Model, binding: Binding) -> None:
             setattr(variable, PLACEMENT, alike(placement_of(variable).stored, mesh.batch_axis))
         else:
             continue
-        for optimizer in optimizers:
-            for slot in slots_of(optimizer, variable):
-                lay_out(slot, placement_of(variable), mesh)
+        for slot in {id(slot): slot for each in slots for slot in each.get(id(variable), ())}.values():
+            lay_out(slot, placement_of(variable), mesh)
 
 
 def inner_of(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.Optimizer]:

@@ -184,13 +184,14 @@ def add_variable_from_reference(original):
     return replacement
 
 
-def slots_of(optimizer: BaseOptimizer, variable: keras.Variable) -> list[keras.Variable]:
-    """The state that an update of a variable needs, which sums of several steps' gradients are not part of."""
-    return [
-        slot
-        for slot in optimizer.variables
-        if getattr(slot, "reference", None) is variable and not slot.name.endswith(ACCUMULATOR)
-    ]
+def slots_by_variable(optimizer: BaseOptimizer) -> dict[int, list[keras.Variable]]:
+    """For variables, by their ids, the state that an update needs, which sums of steps' gradients are not part of."""
+    found: dict[int, list[keras.Variable]] = {}
+    for slot in optimizer.variables:
+        reference = getattr(slot, "reference", None)
+        if reference is not None and not slot.name.endswith(ACCUMULATOR):
+            found.setdefault(id(reference), []).append(slot)
+    return found
 
 
 def var_key(original):
