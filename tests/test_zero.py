@@ -94,6 +94,21 @@ def test_files_have_the_whole_state(ranks, tmp_path):
         require_equal([loaded], [trained])
 
 
+def test_state_that_rank_0_alone_has_read_becomes_that_of_all(ranks, tmp_path):
+    path = str(tmp_path / "model.keras")
+    ranks(2).run(zero_tasks.save_and_load, path=path)
+    plain, parts = (ranks(2).run(zero_tasks.begin_from_file, path=path, zero=zero) for zero in (0, 1))
+    assert all(result["shards"] > 0 for result in parts)
+    require_equal(parts, plain)
+
+
+def test_a_rank_alone_does_not_train_with_a_part_of_the_state(ranks):
+    for result in ranks(2).run(zero_tasks.train_alone):
+        assert np.isfinite(result["loss"])
+        assert "fit of 'sequential" in result["said"]
+        assert "needs all ranks, because its optimizer's state is divided" in result["said"]
+
+
 def test_a_loop_by_hand_may_give_whole_gradients(ranks):
     require_equal(ranks(2).run(zero_tasks.own_loop, **zero_tasks.ALL), ranks(2).run(zero_tasks.own_loop))
 

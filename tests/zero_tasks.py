@@ -154,3 +154,31 @@ def sent(**options) -> list[tuple[str, int]]:
     size = kp.size()
     share = {"all_reduce": 2 * (size - 1) / size, "reduce_scatter": (size - 1) / size, "all_gather": size - 1}
     return [(call.kind, round(call.num_bytes * share[call.kind])) for call in described.collectives["train_step"]]
+
+
+def begin_from_file(path: str, zero: int) -> dict:
+    """All ranks read the weights of a file, and rank 0 alone the optimizer's state."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(7)
+    with strategy(None, zero=zero, zero_min_kb=0).scope():
+        model = keras.models.load_model(path, compile=kp.rank() == 0)
+        if kp.rank() > 0:
+            model.compile(OPTIMIZERS["adam"](), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return fit(model)
+
+
+def train_alone() -> dict:
+    """What a rank may do by itself with a model whose state is divided."""
+    import keras_par as kp
+
+    with strategy(None, **ALL).scope():
+        model = uneven("adam")
+        fit(model)
+    with kp.independent():
+        loss = model.evaluate(**data(), verbose=0)
+        try:
+            model.fit(**data(), verbose=0)
+        except ValueError as error:
+            return {"loss": loss, "said": str(error)}
+    return {"loss": loss, "said": ""}

@@ -167,10 +167,7 @@ def scatter_gradients(
     results: dict[int, tf.Tensor] = {}
     for number, bucket in enumerate(fill_buckets(sizes, [gradient.dtype for gradient in gradients], limit)):
         given = [to_front(tf.ensure_shape(gradients[place], shapes[place]), dims[place]) for place in bucket]
-        for place, rows in zip(
-            bucket, scatter_bucket(communicator, given, f"{name}.{number}", compression), strict=True
-        ):
-            length = length_of(shapes[place][dims[place]], communicator.size, communicator.rank)
-            rows = tf.ensure_shape(rows, [length, *rows.shape[1:]])
-            results[place] = from_front(rows, dims[place])
+        sums = scatter_bucket(communicator, given, f"{name}.{number}", compression)
+        for place, rows in zip(bucket, sums, strict=True):
+            results[place] = tf.ensure_shape(from_front(rows, dims[place]), part_shape(pairs[place][1]))
     return [results[place] for place in range(len(pairs))]

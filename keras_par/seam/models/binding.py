@@ -30,6 +30,7 @@ logger = logging.getLogger("keras_par")
 ATTRIBUTE = "_keras_par_binding"
 MADE_UNDER = "_keras_par_made_under"
 FUNCTIONS = ("train_function", "test_function", "predict_function")  # that Keras keeps on a model once they are made
+TRAINING = ("fit", "train_on_batch")
 
 _is_apart: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_apart", default=False)
 
@@ -225,15 +226,17 @@ def for_call(model: keras.Model, call: str) -> Binding | None:
 
     Raises:
         ValueError: there are several ranks and no strategy, or the model does not fit to it; or its variables are
-            divided and this rank is to work alone.
+            divided, or are to be trained with a divided state, and this rank is to work alone.
     """
     if not is_distributed():
         return None
     if _is_apart.get():
-        if sharded(model.variables):
+        in_parts = call in TRAINING and any(map(has_own_part, model.trainable_variables))
+        if in_parts or sharded(model.variables):
+            what = "its optimizer's state is" if in_parts else "its variables are"
             raise ValueError(
-                f"keras-par: {call} of '{model.name}' needs all ranks, because its variables are divided: call it "
-                "outside of kp.independent(), on every rank."
+                f"keras-par: {call} of '{model.name}' needs all ranks, because {what} divided: call it outside of "
+                "kp.independent(), on every rank."
             )
         return None
     if bound(model) is None:
