@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 NUM_STEPS = 6
+BATCH_SIZE = 12  # which 2 and 3 ranks divide evenly
 
 
 class Noting(layers.Layer):
@@ -33,8 +34,8 @@ def train() -> dict:
     model = keras.Sequential([layers.Input((4,)), *hidden, layers.Dense(3)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss)
-    x, y = np.ones((8 * NUM_STEPS, 4), "float32"), np.zeros(8 * NUM_STEPS, "int32")
-    fit = functools.partial(model.fit, batch_size=8, verbose=0)
+    x, y = np.ones((BATCH_SIZE * NUM_STEPS, 4), "float32"), np.zeros(BATCH_SIZE * NUM_STEPS, "int32")
+    fit = functools.partial(model.fit, batch_size=BATCH_SIZE, verbose=0)
     num_reads = []
     for num_rows in (len(x), len(x), len(x) // 2):
         with host_reads_counted() as reads:
