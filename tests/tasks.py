@@ -30,10 +30,10 @@ def seed(distributed: bool) -> None:
     keras.utils.set_random_seed(7 + offset)
 
 
-def train(name: str, distributed: bool, **options) -> dict:
+def train(name: str, distributed: bool, same_seed: bool = False, **options) -> dict:
     """Trains the case `name`; returns weights, optimizer state, logs, an evaluation and predictions."""
     case = CASES[name]
-    seed(distributed)
+    seed(distributed and not same_seed)
     with case.precision(), strategy_scope(distributed, **options), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Gradients do not exist|Your input ran out of data|.*use_ema", UserWarning)
         model = case.model()

@@ -1,33 +1,31 @@
-"""Optimizers' state in parts: the result is plain data parallel's to the bit, memory and bytes are what they should."""
+"""The stages of ZeRO: their results are one process's, memory and bytes are what they should."""
 
 import numpy as np
 import pytest
 
-from tests import zero_tasks
+from tests import tasks, zero_tasks
 from tests.cases import CASES
 from tests.compare import relative_distance
 from tests.jobs import start
 from tests.launcher import program
+from tests.ranks.pool import Failure, together
+from tests.test_exactness import slot_distance
 
 QUICK = {
     2: (
-        "adam",
         "adamw",
-        "accumulation",
         "ema-accumulation-class-weight",
         "loss-scale-accumulation",
         "regularizers",
         "embedding-adam",
         "two-optimizers",
-        "own-step",
-        "eager",
         "jit-steps-per-execution",
-        "unknown-length-steps-per-execution",
         "bfloat16",
     ),
     4: ("ema", "one-row-left-over"),
 }
-NORMS = 1e-6  # a norm is added up of the parts' squares
+LONG = [(1, 4), (2, 2), (2, 4), (3, 2), (3, 4)]
+SUMS = 1e-6  # where numbers are added in another order: a norm of parts, steps' gradients of all ranks
 
 
 def runs() -> list:
@@ -46,60 +44,77 @@ def require_equal(ours: list[dict], theirs: list[dict], tolerance: float = 0.0) 
 
 
 @pytest.mark.parametrize(("size", "name"), runs())
-def test_parts_end_where_plain_data_parallel_ends(size, name, ranks):
-    plain = ranks(size).run(zero_tasks.train, name=name)
-    parts = ranks(size).run(zero_tasks.train, name=name, **zero_tasks.ALL)
-    assert len(parts) == size
-    has_state = any("_" in slot for slot, _ in plain[0]["slots"] if "accumulator" not in slot and "rate" not in slot)
-    for result in parts:
-        assert result["parts"] > 0
-        assert result["shards"] > 0 or not has_state
-    require_equal(parts, plain, NORMS if plain[0]["clips"] else 0.0)
+def test_all_stages_end_where_one_process_ends_and_two_where_data_parallel_does(size, name, ranks, plain, exactness):
+    [twin], whole = together(
+        plain.begin(tasks.train, name=name, distributed=False), ranks(size).begin(zero_tasks.train, name=name)
+    )
+    has_state = any("_" in slot for slot, _ in twin["slots"] if "accumulator" not in slot and "rate" not in slot)
+    for stage in (1, 2, 3):
+        results = ranks(size).run(zero_tasks.train, name=name, zero=stage, zero_min_kb=0)
+        assert len(results) == size
+        for result in results:
+            assert (result["parts"] > 0, result["stored"] > 0) == (stage < 3, stage == 3)
+            assert result["shards"] > 0 or not has_state
+            exactness(relative_distance(result["weights"], twin["weights"]), CASES[name].tolerance)
+        assert slot_distance(results, twin["slots"]) <= 10 * CASES[name].tolerance
+        if stage < 3:
+            is_equal = not whole[0]["adds_otherwise"] and not (stage == 2 and whole[0]["accumulates"])
+            require_equal(results, whole, 0.0 if is_equal else SUMS)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "averaging and accumulating", "loss scale"])
 @pytest.mark.parametrize(("size", "mesh"), [(3, None), (4, None), (4, (2, 2))])
 def test_dims_are_divided_that_do_not_divide_evenly_and_beside_layouts(optimizer, size, mesh, ranks):
     plain = ranks(size).run(zero_tasks.train_uneven, optimizer=optimizer, mesh=mesh)
-    parts = ranks(size).run(zero_tasks.train_uneven, optimizer=optimizer, mesh=mesh, **zero_tasks.ALL)
-    assert len(parts) == size
-    assert all(result["parts"] > 0 and result["shards"] > 0 for result in parts)
-    # Three ranks do without shared memory, and Horovod adds up in an order of its own.
-    require_equal(parts, plain, NORMS if size == 3 else 0.0)
+    for stage in (1, 2, 3):
+        results = ranks(size).run(zero_tasks.train_uneven, optimizer=optimizer, mesh=mesh, zero=stage, zero_min_kb=0)
+        assert len(results) == size
+        assert all(result["parts" if stage < 3 else "stored"] > 0 and result["shards"] > 0 for result in results)
+        # Three ranks do without shared memory, and Horovod adds up in an order of its own.
+        is_equal = size != 3 and stage < 3 and not (stage == 2 and plain[0]["accumulates"])
+        require_equal(results, plain, 0.0 if is_equal else SUMS)
 
 
-def test_an_optimizer_that_looks_beyond_elements_has_whole_variables(ranks):
-    [one, other] = [
-        ranks(2).run(zero_tasks.train_uneven, optimizer="lamb", **options) for options in ({}, zero_tasks.ALL)
-    ]
-    assert [(result["parts"], result["shards"]) for result in other] == [(0, 0)] * 2
-    require_equal(one, other)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_an_optimizer_that_looks_beyond_elements_sees_whole_variables(stage, ranks):
+    plain = ranks(2).run(zero_tasks.train_uneven, optimizer="lamb")
+    results = ranks(2).run(zero_tasks.train_uneven, optimizer="lamb", zero=stage, zero_min_kb=0)
+    for result in results:
+        assert result["parts"] == 0 and bool(result["stored"]) == bool(result["shards"]) == (stage == 3)
+    require_equal(results, plain, SUMS if stage == 3 else 0.0)
 
 
-def test_small_variables_stay_whole(ranks):
-    assert [result["parts"] for result in ranks(2).run(zero_tasks.train_uneven, optimizer="adam", zero=1)] == [0, 0]
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_small_variables_stay_whole(stage, ranks):
+    results = ranks(2).run(zero_tasks.train_uneven, optimizer="adam", zero=stage)
+    assert [(result["parts"], result["stored"], result["shards"]) for result in results] == [(0, 0, 0)] * 2
 
 
-@pytest.mark.parametrize(("first", "then"), [(0, 1), (1, 0)])
-def test_state_that_is_there_is_divided_or_made_whole(first, then, ranks):
+@pytest.mark.parametrize(("first", "then"), [(0, 1), (1, 0), (0, 2), (2, 1), (0, 3), (2, 3)])
+def test_what_is_there_is_divided_or_made_whole(first, then, ranks):
     plain = ranks(2).run(zero_tasks.change_stage, first=0, then=0)
     results = ranks(2).run(zero_tasks.change_stage, first=first, then=then)
-    assert [bool(result["shards"]) for result in results] == [bool(then)] * 2
-    require_equal(results, plain)
+    for result in results:
+        assert (bool(result["shards"]), bool(result["stored"])) == (then > 0, then == 3)
+    require_equal(results, plain, SUMS if then == 3 else 0.0)
 
 
-def test_files_have_the_whole_state(ranks, tmp_path):
-    for trained, loaded in ranks(2).run(zero_tasks.save_and_load, path=str(tmp_path / "model.keras")):
+@pytest.mark.parametrize("stage", [1, 3])
+def test_files_have_the_whole_state(stage, ranks, tmp_path):
+    for trained, loaded in ranks(2).run(zero_tasks.save_and_load, path=str(tmp_path / "model.keras"), zero=stage):
         assert loaded["shards"] == trained["shards"] > 0
         require_equal([loaded], [trained])
 
 
 def test_state_that_rank_0_alone_has_read_becomes_that_of_all(ranks, tmp_path):
     path = str(tmp_path / "model.keras")
-    ranks(2).run(zero_tasks.save_and_load, path=path)
+    ranks(2).run(zero_tasks.save_and_load, path=path, zero=1)
     plain, parts = (ranks(2).run(zero_tasks.begin_from_file, path=path, zero=zero) for zero in (0, 1))
     assert all(result["shards"] > 0 for result in parts)
     require_equal(parts, plain)
+    for failure in ranks(2).attempt(zero_tasks.begin_from_file, path=path, zero=3):  # no rank has all of it any more
+        assert isinstance(failure, Failure) and failure.kind == "AgreedValueError", failure
+        assert "load weights on all ranks" in failure.message
 
 
 def test_a_rank_alone_does_not_train_with_a_part_of_the_state(ranks):
@@ -109,25 +124,40 @@ def test_a_rank_alone_does_not_train_with_a_part_of_the_state(ranks):
         assert "needs all ranks, because its optimizer's state is divided" in result["said"]
 
 
-def test_a_loop_by_hand_may_give_whole_gradients(ranks):
-    require_equal(ranks(2).run(zero_tasks.own_loop, **zero_tasks.ALL), ranks(2).run(zero_tasks.own_loop))
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_loop_by_hand_may_give_whole_gradients(stage, ranks):
+    plain = ranks(2).run(zero_tasks.own_loop)
+    require_equal(ranks(2).run(zero_tasks.own_loop, zero=stage, zero_min_kb=0), plain)
 
 
-def test_as_many_bytes_are_sent(ranks):
+SENT = {
+    1: ["reduce_scatter", "all_gather"],
+    2: ["reduce_scatter"] * 4 + ["all_gather"],
+    3: ["all_gather"] * 4 + ["all_gather", "reduce_scatter"] * 2 + ["reduce_scatter"] * 2,
+}
+
+
+@pytest.mark.parametrize(("stage", "most"), [(1, 1.0), (2, 1.0), (3, 1.5)])
+def test_as_many_bytes_are_sent(stage, most, ranks):
     """Of a ring; two ranks divide all dims evenly but that of the last bias, of which they send one element more."""
-    [plain, parts] = [ranks(2).run(zero_tasks.sent, **options)[0] for options in ({}, zero_tasks.ALL)]
-    assert [kind for kind, _ in plain] == ["all_reduce"]
-    assert [kind for kind, _ in parts] == ["reduce_scatter", "all_gather"]
-    [whole] = [size for _, size in plain]
-    assert whole <= sum(size for _, size in parts) <= whole + 2 * 4
+    [whole, parts] = [
+        ranks(2).run(zero_tasks.sent, **options)[0] for options in ({}, {"zero": stage, "zero_min_kb": 0})
+    ]
+    assert [kind for kind, _ in whole] == ["all_reduce"]
+    assert sorted(kind for kind, _ in parts) == sorted(SENT[stage])
+    [size] = [size for _, size in whole]
+    assert size <= sum(size for _, size in parts) <= most * size + 6 * 4
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_memory_is_what_the_formula_says(size):
+@pytest.mark.parametrize(
+    ("stage", "size"), [(1, 2), *(pytest.param(stage, size, marks=pytest.mark.slow) for stage, size in LONG)]
+)
+def test_memory_is_what_the_formula_says(stage, size):
     """Of float32 Adam: P bytes of weights, P of gradients, 2 P of state, of which a rank has its part."""
-    job = start("mpirun", size, program("zero_memory"), "1")
+    job = start("mpirun", size, program("zero_memory"), str(stage))
     assert job.status == 0, job.output
     ratios = [float(peak) / float(weights) for peak, weights in job.find(r"peak (\S+) of weights (\S+)")]
-    expected = 2 + 2 / size
+    layer = 1 / 6  # of the model's weights, of which two layers' are whole at once
+    expected = {1: 2 + 2 / size, 2: 1 + 3 / size + 2 * layer, 3: 4 / size + 2 * layer}[stage]
     assert len(ratios) == size
     assert all(abs(ratio - expected) <= 0.1 * expected for ratio in ratios), (ratios, expected)

@@ -1,4 +1,4 @@
-"""What the ranks run for test_zero.py: trainings whose optimizers' state is divided, and what of it is where."""
+"""What the ranks run for test_zero.py: trainings of which ranks with other rows divide a part, and what is where."""
 
 from typing import Any
 
@@ -6,10 +6,9 @@ import keras
 import numpy as np
 
 from keras_par.sharding.parts import has_own_part
-from keras_par.sharding.views import is_sharded
+from keras_par.sharding.views import is_sharded, sharded
 from tests import tasks
 
-ALL = {"zero": 1, "zero_min_kb": 0}
 MESH = {".*a/kernel": (None, "model"), ".*a/bias": ("model",)}
 OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(1e-2),
@@ -22,13 +21,16 @@ OPTIMIZERS = {
 
 
 class Seen(keras.callbacks.Callback):
-    """Counts variables of which this rank updates a part, and its shards of the optimizer's state."""
+    """Counts variables of which this rank updates a part, or stores one, and its shards of the optimizer's state."""
 
     def on_train_end(self, logs=None):
         optimizers = [each for each in vars(self.model).values() if isinstance(each, keras.optimizers.Optimizer)]
         self.parts = sum(map(has_own_part, self.model.trainable_variables))
+        self.stored = len(sharded(self.model.trainable_variables))
         self.shards = sum(is_sharded(variable) for each in optimizers for variable in each.variables)
-        self.clips = any(each.clipnorm or each.global_clipnorm for each in optimizers)
+        self.adds_otherwise = any(each.clipnorm or each.global_clipnorm for each in optimizers)
+        names = [variable.name for each in optimizers for variable in each.variables]
+        self.accumulates = any(name.endswith("gradient_accumulator") for name in names)
 
 
 def train(name: str, **options) -> dict:
@@ -40,13 +42,15 @@ def train(name: str, **options) -> dict:
 
     keras.Model.fit = watched
     try:
-        return tasks.train(name, distributed=True, **options) | vars_of(seen)
+        # Ranks that make a part each of a weight need the same seed.
+        return tasks.train(name, distributed=True, same_seed=options.get("zero") == 3, **options) | vars_of(seen)
     finally:
         keras.Model.fit = fit
 
 
 def vars_of(seen: Seen) -> dict[str, Any]:
-    return {"parts": seen.parts, "shards": seen.shards, "clips": seen.clips}
+    names = ("parts", "stored", "shards", "adds_otherwise", "accumulates")
+    return {name: getattr(seen, name) for name in names}
 
 
 def data() -> dict[str, Any]:
@@ -107,10 +111,10 @@ def change_stage(first: int, then: int) -> dict:
         return fit(model, epochs=1)
 
 
-def save_and_load(path: str) -> tuple[dict, dict]:
+def save_and_load(path: str, zero: int) -> tuple[dict, dict]:
     """State as it was trained, and as it is loaded from a file, which goes on to be trained."""
     keras.utils.set_random_seed(7)
-    with strategy(None, **ALL).scope():
+    with strategy(None, zero=zero, zero_min_kb=0).scope():
         model = uneven("adam")
         fit(model)
         model.save(path)
@@ -172,7 +176,7 @@ def train_alone() -> dict:
     """What a rank may do by itself with a model whose state is divided."""
     import keras_par as kp
 
-    with strategy(None, **ALL).scope():
+    with strategy(None, zero=1, zero_min_kb=0).scope():
         model = uneven("adam")
         fit(model)
     with kp.independent():

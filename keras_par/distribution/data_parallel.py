@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import keras
 
+from keras_par.distribution.seeds import share_random_state
 from keras_par.distribution.start import start, tuned
 from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder, Zero
 
@@ -93,6 +94,9 @@ class DataParallel(keras.distribution.DataParallel):
         start(options)
         self.keras_par_options = options if autotune is False else tuned(options, autotune)
         super().__init__(device_mesh, devices, auto_shard_dataset)
+        if zero == 3:
+            share_random_state("kp.DataParallel(zero=3)")
+        self._layout_map = keras.distribution.LayoutMap(self.device_mesh)  # `zero` alone divides variables
         num_ranks = keras.distribution.get_device_count()
         if self.device_mesh.devices.size != num_ranks:
             raise ValueError(

@@ -1,11 +1,10 @@
 """The model-parallel strategy: ranks divide a model's variables as a layout map says, and the rows of each batch."""
 
-import random
 from collections.abc import Sequence
 
 import keras
 
-from keras_par.comm import world
+from keras_par.distribution.seeds import share_random_state
 from keras_par.distribution.start import start
 from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder, Zero
 from keras_par.seam.variables.layouts import mesh_of
@@ -89,16 +88,4 @@ class ModelParallel(keras.distribution.ModelParallel):
         start(self.keras_par_options)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)
         mesh_of(self)
-        share_random_state()
-
-
-def share_random_state() -> None:
-    """Gives all ranks rank 0's generator of Python, if theirs differ, from which Keras draws seeds.
-
-    Ranks that hold parts of one variable must draw the same initial values, as `keras.distribution.initialize` sees to
-    on JAX. Costs two all-gathers of a few bytes.
-    """
-    if world.current().size > 1:
-        states = world.current().all_gather_object(random.getstate(), "kp.ModelParallel()")
-        version, numbers, gauss = states[0]
-        random.setstate((version, tuple(numbers), gauss))
+        share_random_state("kp.ModelParallel()")

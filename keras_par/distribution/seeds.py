@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 
 logger = logging.getLogger("keras_par")
@@ -108,3 +109,18 @@ def set_torch(state) -> None:
 def some_seed(states: dict) -> int:
     """A seed that all ranks find in rank 0's states, and that is another one in each job."""
     return random.Random(str(states["Python"])).randrange(1, 2**31)
+
+
+def share_random_state(what: str) -> None:
+    """Gives all ranks rank 0's generator of Python, if theirs differ, from which Keras draws seeds.
+
+    Ranks that hold parts of one variable must draw the same initial values, as `keras.distribution.initialize` sees to
+    on JAX. Costs two all-gathers of a few bytes.
+
+    Args:
+        what: wants it.
+    """
+    if world.current().size > 1:
+        states = world.current().all_gather_object(random.getstate(), what)
+        version, numbers, gauss = states[0]
+        random.setstate((version, tuple(numbers), gauss))

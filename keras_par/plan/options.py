@@ -9,7 +9,7 @@ Reduction = Literal["mean", "sum"]
 Compression: TypeAlias = Literal["fp16", "bf16"] | None
 Remainder = Literal["exact", "wrap", "drop"]
 ReduceBy = Literal["auto", "horovod", "shared_memory"]
-Zero = Literal[0, 1]
+Zero = Literal[0, 1, 2, 3]
 Search = Literal["dynamic", "recursive", "propagation", "exact"]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 from keras_par.plan.layout import Axes, length_of
 
@@ -15,12 +16,14 @@ class Placement:
         stored: for each dim the mesh axis that divides the value, or None.
         gradient: the same of the gradient that the optimizer gets.
         slots: the same of the optimizer's state.
+        accumulator: the same of the sum of some steps' gradients, where an optimizer accumulates them.
         data_axis: the axis along which ranks have other rows, None where no strategy says so.
     """
 
     stored: Axes = ()
     gradient: Axes = ()
     slots: Axes = ()
+    accumulator: Axes = ()
     data_axis: str | None = None
 
     @property
@@ -31,6 +34,11 @@ class Placement:
         return self.gradient.index(self.data_axis)
 
     @property
+    def is_scattered_at_once(self) -> bool:
+        """True if each gradient of such a part is scattered as soon as it is there, so that it leaves memory."""
+        return self.part_dim is not None and self.data_axis in self.accumulator
+
+    @property
     def is_summed_backward(self) -> bool:
         """True if ranks with other rows hold other parts: to read it gathers them, which sums its gradient backward."""
         return self.data_axis is not None and self.data_axis in self.stored
@@ -38,26 +46,31 @@ class Placement:
 
 def alike(axes: Axes, data_axis: str | None) -> Placement:
     """Value, gradient and state divided in one way."""
-    return Placement(axes, axes, axes, data_axis)
+    return Placement(axes, axes, axes, axes, data_axis)
 
 
-def updated_in_parts(shape: Sequence[int], stored: Axes, data_axis: str, num_parts: int) -> Placement | None:
-    """A value stored so, of which each rank with other rows updates a part, as the first stage of ZeRO has it.
+def in_parts(
+    shape: Sequence[int], stored: Axes, data_axis: str, num_parts: int, stage: Literal[1, 2, 3]
+) -> Placement | None:
+    """How a variable lies whose state, and more in later stages of ZeRO, ranks with other rows divide.
 
     The dim is the one whose largest part is the smallest, the first of several. None if no dim has as many elements.
 
     Args:
         shape: of the variable.
-        stored: the axes that divide its value.
+        stored: the other axes that divide its value.
         data_axis: along which ranks have other rows.
         num_parts: how many these are.
+        stage: 1 divides the state; 2 gradients as well, each as soon as it is there; 3 the value, too.
     """
     free = [dim for dim, size in enumerate(shape) if size >= num_parts and not (stored and stored[dim])]
     if not free:
         return None
     dim = min(free, key=lambda dim: (Fraction(length_of(shape[dim], num_parts, 0), shape[dim]), dim))
     axes = tuple(data_axis if each == dim else axis for each, axis in enumerate(stored or (None,) * len(shape)))
-    return Placement(stored, axes, axes, data_axis)
+    if stage == 3:
+        return alike(axes, data_axis)
+    return Placement(stored, axes, axes, axes if stage == 2 else stored, data_axis)
 
 
 WHOLE = Placement()

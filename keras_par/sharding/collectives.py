@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_par.comm import place
 from keras_par.comm.communicator import Communicator
-from keras_par.plan.layout import length_of
+from keras_par.plan.layout import length_of, part_of
 from keras_par.sharding.names import unique
 
 
@@ -33,12 +33,15 @@ def total(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
 
 def split(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
     """This rank's shard along `dim` of a tensor that all ranks hold. Costs one all-gather backward."""
-    length = tensor.shape[dim] // group.size
+    length = tensor.shape[dim]
+    part = part_of(length, group.size, group.rank)
     begin = [0] * tensor.shape.rank
-    begin[dim] = length * group.rank
+    begin[dim] = part.start
     size = [-1] * tensor.shape.rank
-    size[dim] = length
-    return differentiable(lambda x: tf.slice(x, begin, size), lambda upstream: gather(upstream, dim, group), tensor)
+    size[dim] = part.stop - part.start
+    return differentiable(
+        lambda x: tf.slice(x, begin, size), lambda upstream: gather(upstream, dim, group, length), tensor
+    )
 
 
 def gather(tensor: tf.Tensor, dim: int, group: Communicator, length: int | None = None) -> tf.Tensor:
@@ -60,14 +63,14 @@ def scatter(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
     Costs one reduce-scatter forward and one all-gather backward.
     """
     name = unique("scatter")
-    shape = tensor.shape.as_list()
-    shape[dim] = length_of(shape[dim], group.size, group.rank)
+    shape, length = tensor.shape.as_list(), tensor.shape[dim]
+    shape[dim] = length_of(length, group.size, group.rank)
 
     def forward(x):
         [part] = group.reduce_scatter([to_front(x, dim)], name)
         return from_front(part, dim)
 
-    return differentiable(forward, lambda upstream: gather(upstream, dim, group), tensor, shape)
+    return differentiable(forward, lambda upstream: gather(upstream, dim, group, length), tensor, shape)
 
 
 def joined(

@@ -10,6 +10,7 @@ from keras_par.plan.division import Division, Label, Labels, Move, divide, sums
 from keras_par.sharding.collectives import enter, gather, gather_and_enter, scatter, split, total
 from keras_par.sharding.following import keeps_divided, note_cut
 from keras_par.sharding.mesh import RankMesh
+from keras_par.sharding.on_use import Deferred, GatheredOnUse, applied
 from keras_par.sharding.shared import once
 from keras_par.sharding.tensor import ShardedTensor
 
@@ -41,10 +42,13 @@ def compute(
     mesh.described(operands, labels, result, undivided)
     layouts = [operand.axes if isinstance(operand, ShardedTensor) else None for operand in operands]
     division = divide(layouts, labels, result, undivided)
-    given = zip(operands, labels, division.operands, strict=True)
-    value = local(*(part_of(operand, names, moves, division, mesh) for operand, names, moves in given))
-    sizes = value.shape.as_list()
     is_product = len(operands) > 1
+    sums_over = {name for names in labels for name in names} - set(result)
+    defers = is_product and bool(sums_over)  # else gradients need no weights
+    given = zip(operands, labels, division.operands, strict=True)
+    parts = [part_of(operand, names, moves, division, mesh, defers) for operand, names, moves in given]
+    value = applied(local, parts)
+    sizes = value.shape.as_list()
     moves, axes = sums(
         division, result, lambda axes, axis: is_product and keeps_divided(sizes, list(axes), mesh.size(axis))
     )
@@ -53,8 +57,12 @@ def compute(
     return ShardedTensor(value, axes, mesh) if any(axes) else value
 
 
-def part_of(operand: Any, names: Labels, moves: Sequence[Move], division: Division, mesh: RankMesh) -> Any:
-    """This rank's part of an operand, as the division needs it."""
+def part_of(
+    operand: Any, names: Labels, moves: Sequence[Move], division: Division, mesh: RankMesh, defers: bool
+) -> Any:
+    """This rank's part of an operand, as the division needs it; with `defers` a weight is gathered on use."""
+    if defers and isinstance(operand, GatheredOnUse):
+        return Deferred(operand, functools.partial(changed, moves=moves, mesh=mesh))
     if isinstance(operand, ShardedTensor):
         tensor = operand.local
     elif operand is None or (not names and not tf.is_tensor(operand)):
@@ -63,6 +71,11 @@ def part_of(operand: Any, names: Labels, moves: Sequence[Move], division: Divisi
         if division.is_cut(names):
             note_cut(operand, division.cut(names))
         tensor = tf.convert_to_tensor(operand)
+    return changed(tensor, moves, mesh)
+
+
+def changed(tensor: tf.Tensor, moves: Sequence[Move], mesh: RankMesh) -> tf.Tensor:
+    """A tensor after some steps."""
     for move in moves:
         tensor = moved(tensor, move, mesh)
     return tensor

@@ -60,6 +60,11 @@ def is_in_loop() -> bool:
     return any(type(graph).__name__ in LOOPS for graph in graphs if graph is not _step.get())
 
 
+def is_within_others() -> bool:
+    """True where a graph is traced within that of the step, or within another one."""
+    return len(enclosing()) > 1
+
+
 def enclosing() -> list[Any]:
     """The graph being traced and those around it, up to that of the step, or else the outermost."""
     graphs = [tf.compat.v1.get_default_graph()]

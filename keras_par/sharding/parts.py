@@ -11,13 +11,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_par.comm import place
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.reducer import Gradient, scatter_bucket
 from keras_par.plan.buckets import fill_buckets
 from keras_par.plan.layout import length_of, part_of
 from keras_par.plan.options import Compression
+from keras_par.sharding import step as steps
+from keras_par.sharding import window
 from keras_par.sharding.collectives import from_front, to_front
-from keras_par.sharding.names import unique
+from keras_par.sharding.names import is_within_others, unique
 from keras_par.sharding.views import placement_of
 
 BUCKET_BYTES = 64 << 20  # of values that are joined at once
@@ -34,10 +37,16 @@ def own_part_of(tensor: Gradient, variable: Any) -> Gradient:
     if tensor is None or dim is None:
         return tensor
     tensor, group = tf.convert_to_tensor(tensor), group_of(variable)
-    if tensor.shape[dim] != stored_shape(variable)[dim]:
+    if is_part(tensor, variable):
         return tensor
     part = part_of(tensor.shape[dim], group.size, group.rank)
     return tensor[(slice(None),) * dim + (part,)]
+
+
+def is_part(tensor: Gradient, variable: Any) -> bool:
+    """True for this rank's part of a tensor that would be as large as what it stores of a variable."""
+    dim = placement_of(variable).part_dim
+    return isinstance(tensor, tf.Tensor) and dim is not None and tensor.shape[dim] != stored_shape(variable)[dim]
 
 
 def part_shape(variable: Any) -> tuple[int, ...]:
@@ -166,8 +175,36 @@ def scatter_gradients(
     sizes = [shape.num_elements() * gradient.dtype.size for shape, gradient in zip(shapes, gradients, strict=True)]
     results: dict[int, tf.Tensor] = {}
     for number, bucket in enumerate(fill_buckets(sizes, [gradient.dtype for gradient in gradients], limit)):
-        given = [to_front(tf.ensure_shape(gradients[place], shapes[place]), dims[place]) for place in bucket]
+        given = [to_front(tf.ensure_shape(gradients[i], shapes[i]), dims[i]) for i in bucket]
         sums = scatter_bucket(communicator, given, f"{name}.{number}", compression)
-        for place, rows in zip(bucket, sums, strict=True):
-            results[place] = tf.ensure_shape(from_front(rows, dims[place]), part_shape(pairs[place][1]))
-    return [results[place] for place in range(len(pairs))]
+        for i, rows in zip(bucket, sums, strict=True):
+            results[i] = tf.ensure_shape(from_front(rows, dims[i]), part_shape(pairs[i][1]))
+    return [results[i] for i in range(len(pairs))]
+
+
+def scattered_backward(value: Any, variable: Any) -> Any:
+    """A variable's value, whose gradient is scattered as soon as it is there if the variable lies so.
+
+    That is in Keras's own step, for a variable that it reads once: the gradients of more are added first. What is not
+    scattered here is when the gradients are applied. Costs one reduce-scatter backward.
+    """
+    if not placement_of(variable).is_scattered_at_once or tf.executing_eagerly() or is_within_others():
+        return value
+    reads, here = window.current().reads, place.current()
+    reads[id(variable)] = reads.get(id(variable), 0) + 1
+
+    def backward(upstream):
+        step = steps.current()
+        if step is None or not step.sums_now or reads[id(variable)] > 1:
+            return upstream
+        with place.within(here):
+            pairs, compression = [(upstream, variable)], step.binding.options.compression
+            [part] = scatter_gradients(step.communicator, pairs, unique("gradients.part"), 1, compression)
+        window.current().scattered(part)
+        return part
+
+    @tf.custom_gradient
+    def read(x):
+        return tf.identity(x), backward
+
+    return read(tf.convert_to_tensor(value))

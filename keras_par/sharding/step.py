@@ -54,6 +54,11 @@ class Step:
         return tf.cast(tf.cast(self.local, tf.float64) / tf.cast(self.total, tf.float64), dtype)
 
     @property
+    def sums_now(self) -> bool:
+        """True if gradients that Keras's own step computes may be summed over ranks where it does."""
+        return self.is_stock and bool(self.targets) and not self.compiled and self.captured is None
+
+    @property
     def adds_up(self) -> bool:
         """True if the scalars that the step computes are sums over rows, which add up, and not means."""
         return self.binding.options.custom_loss == "sum" and not self.is_stock

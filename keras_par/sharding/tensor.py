@@ -1,5 +1,6 @@
 """A tensor of which each rank holds a shard, and which becomes whole wherever something needs it so."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -29,13 +30,18 @@ class ShardedTensor(tf.__internal__.types.Tensor):
     __array_priority__ = 100  # NumPy leaves operators to tensors
 
     def __init__(self, local: tf.Tensor, axes: Axes, mesh: RankMesh):
-        self.local, self.axes, self.mesh = local, tuple(axes), mesh
+        self._local, self.axes, self.mesh = local, tuple(axes), mesh
         shape = [
             size if axis is None else size * mesh.size(axis)
             for size, axis in zip(local.shape.as_list(), axes, strict=True)
         ]
         self._shape = tf.TensorShape(shape)
         self._whole: tuple[Any, tf.Tensor] | None = None
+
+    @property
+    def local(self) -> tf.Tensor:
+        """This rank's shard."""
+        return self._local
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -111,6 +117,16 @@ class ShardedTensor(tf.__internal__.types.Tensor):
     def __getitem__(self, index):
         kept = indexed(self.axes, index)
         return self.whole()[index] if kept is None else ShardedTensor(self.local[index], kept, self.mesh)
+
+
+def of_shards(local: tf.Tensor, axes: Axes, mesh: RankMesh, shape: Sequence[int]) -> tf.Tensor | ShardedTensor:
+    """The tensor of this shape that has these shards, of which those are gathered that are not equally long."""
+    axes = tuple(axes)
+    for dim, axis in enumerate(axes):
+        if axis is not None and shape[dim] % mesh.size(axis):
+            local = gather(local, dim, mesh.along(axis), shape[dim])
+            axes = (*axes[:dim], None, *axes[dim + 1 :])
+    return ShardedTensor(local, axes, mesh) if any(axes) else local
 
 
 def whole(value: Any) -> Any:

@@ -16,12 +16,12 @@ from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import Gradient, sum_gradients
 from keras_par.plan.options import Options
 from keras_par.seam.models.recomputed import recompute
-from keras_par.seam.variables.layouts import division_of, mesh_of
+from keras_par.seam.variables.layouts import layout_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.following import keeping
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.names import numbered
-from keras_par.sharding.parts import has_own_part, scatter_gradients
+from keras_par.sharding.parts import has_own_part, is_part, scatter_gradients
 from keras_par.sharding.step import Step
 from keras_par.sharding.views import identity, is_sharded, is_summed_backward, sharded
 
@@ -157,7 +157,8 @@ class Binding:
                 reduce-scatter for each bucket.
         """
         limit = int(self.options.fusion_mb * 2**20)
-        places = [i for i, each in enumerate(variables) if is_to_sum(each) and identity(each) not in but]
+        own = enumerate(zip(gradients, variables, strict=True))
+        places = [i for i, (g, v) in own if is_to_sum(v) and identity(v) not in but and not is_part(g, v)]
         result = list(gradients)
         if not places:
             return result
@@ -170,8 +171,8 @@ class Binding:
                 result[i] = gradient
         rest = [i for i in places if i not in parts]
         are_even = isinstance(step.local, int)  # then every rank has as many rows
-        own = [gradients[i] for i in rest]
-        sums = sum_gradients(step.communicator, own, name, limit, self.options.compression, are_even)
+        whole = [gradients[i] for i in rest]
+        sums = sum_gradients(step.communicator, whole, name, limit, self.options.compression, are_even)
         for i, gradient in zip(rest, sums, strict=True):
             result[i] = gradient
         return result
@@ -301,7 +302,7 @@ def require_fitting(model: keras.Model, strategy) -> None:
         return
     others = [weight for weight in model.weights if getattr(weight, MADE_UNDER, None) is not strategy]
     for weight in others:
-        if not is_sharded(weight) and division_of(weight, strategy, weight.shape) is not None:
+        if not is_sharded(weight) and layout_of(weight, strategy, weight.shape) is not None:
             raise ValueError(
                 f"keras-par: the strategy was set after model '{model.name}' was built, but it divides its variable "
                 f"'{weight.path}': first keras.distribution.set_distribution(strategy) or 'with strategy.scope():', "

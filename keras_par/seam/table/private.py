@@ -25,6 +25,11 @@ PRIVATE_ATTRIBUTES = (
         ("_flatten_layers", "_non_trainable_variables"),
         "to average state that has no gradients",
     ),
+    (
+        lambda: keras.optimizers.SGD(),
+        ("_trainable_variables", "_trainable_variables_indices"),
+        "to find variables again that are divided",
+    ),
     (lambda: keras.layers.Layer(name="probe"), ("_remat_mode",), "to recompute the layers that a strategy names"),
     (
         lambda: keras.callbacks.ModelCheckpoint("probe.keras"),

@@ -1,46 +1,53 @@
-"""Lays the state of optimizers out over the ranks with other rows, as a strategy's option `zero` says."""
+"""Lays variables and the state of optimizers out over the ranks with other rows, as the option `zero` says."""
 
-import math
 from collections.abc import Iterator
 
 import keras
-import tensorflow as tf
 
 from keras_par.comm.broadcast import broadcast_variables
-from keras_par.plan.placement import Placement, alike, updated_in_parts
+from keras_par.plan.options import Options
+from keras_par.plan.placement import Placement, alike
 from keras_par.seam.models.binding import Binding, optimizers_of
-from keras_par.seam.update.sharded_optimizer import is_elementwise, slots_by_variable
+from keras_par.seam.update.sharded_optimizer import axes_of, is_elementwise, slots_by_variable
+from keras_par.seam.variables.division import is_table, over_rows
 from keras_par.seam.variables.layouts import mesh_of_rows
-from keras_par.seam.variables.sharded_variable import divide, make_whole
+from keras_par.seam.variables.sharded_variable import divide, lie, make_whole
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.parts import has_own_part
-from keras_par.sharding.views import PLACEMENT, is_sharded, placement_of
-
-EMBEDDINGS = ("Embedding", "ReversibleEmbedding")  # whose tables have gradients of single rows
+from keras_par.sharding.views import is_sharded, placement_of
 
 
 def lay_out_state(model: keras.Model, binding: Binding) -> None:
-    """Says of each trainable variable which part of it this rank updates, and divides the state that is there so.
+    """Says of each trainable variable how ranks with other rows divide it, and divides what is there so.
 
-    A variable stays whole that is small, has a gradient of single rows, or an optimizer that looks beyond single
-    elements. State that is there becomes rank 0's where the strategy has it so. Costs one all-reduce of a number, a
-    broadcast of the state, and one all-gather for each variable of a state that was divided otherwise.
+    A variable stays whole that is small, has a gradient of single rows, or in stages 1 and 2 an optimizer that looks
+    beyond single elements. What is there becomes rank 0's where the strategy has it so. Costs one all-reduce of a
+    number, a broadcast of what is to be divided, and one all-gather for each variable that was divided otherwise.
 
     Args:
         model: built.
         binding: its strategy.
     """
-    has_parts = binding.options.zero > 0 and is_elementwise_only(model, binding)
-    if has_parts:
+    mesh, stage = mesh_of_rows(binding.strategy), binding.options.zero
+    divides = stage == 3 or (stage > 0 and is_elementwise_only(model, binding))
+    if divides:
         build_where_another_has(model, binding)
-    slots = [slots_by_variable(optimizer) for optimizer in optimizers_of(model)]
-    mesh = mesh_of_rows(binding.strategy)
-    changed = place(model, mesh, binding.options.zero_min_kb if has_parts else None)
-    found = [(slot, placement_of(each)) for each in changed for known in slots for slot in known.get(id(each), ())]
+    wanted = placements(model, mesh, binding.options if divides else None)
+    goals = [(variable, placement.stored) for variable, placement in wanted]
+    for optimizer in optimizers_of(model):
+        slots = slots_by_variable(optimizer, with_accumulators=True)
+        goals += [(slot, axes_of(slot, how)) for variable, how in wanted for slot in slots.get(id(variable), ())]
+    changing = [(variable, axes) for variable, axes in goals if placement_of(variable).stored != axes]
     if binding.options.broadcast_variables:
-        broadcast_variables([slot for slot, _ in found if not is_sharded(slot)], communicator=binding.communicator)
-    for slot, placement in found:
-        lay_out(slot, placement, mesh)
+        whole = [variable for variable, _ in changing if not is_sharded(variable)]
+        broadcast_variables(whole, communicator=binding.communicator)
+    for variable, axes in changing:
+        lay_out(variable, alike(axes, mesh.batch_axis), mesh)
+    for variable, placement in wanted:
+        lie(variable, placement, mesh)
+    if changing:
+        for optimizer in optimizers_of(model):
+            find_again(optimizer)
 
 
 def is_elementwise_only(model: keras.Model, binding: Binding) -> bool:
@@ -67,27 +74,26 @@ def build_where_another_has(model: keras.Model, binding: Binding) -> None:
             optimizer.build(model.trainable_variables)
 
 
-def place(model: keras.Model, mesh: RankMesh, min_kb: float | None) -> list[keras.Variable]:
-    """Gives each variable its placement, and returns those that are updated in parts, or were before.
+def placements(model: keras.Model, mesh: RankMesh, options: Options | None) -> list[tuple[keras.Variable, Placement]]:
+    """How the variables are to lie that ranks with other rows divide, or did before.
 
     Args:
         model: built.
         mesh: of the strategy.
-        min_kb: kilobytes that a variable must have; None to update all of them whole.
+        options: the strategy's, None if nothing is to be divided.
     """
     tables = {id(weight) for layer in model._flatten_layers() if is_table(layer) for weight in layer.weights}
-    changed = []
+    found = []
     for variable in model.trainable_variables:
-        placement = None if min_kb is None or id(variable) in tables else wanted(variable, mesh, min_kb)
+        stored = placement_of(variable).stored
+        placement = None
+        if options is not None and id(variable) not in tables:
+            placement = over_rows(variable, tuple(variable.shape), stored, mesh, options)
+        if placement is None and has_own_part(variable):
+            placement = alike(stored, mesh.batch_axis)
         if placement is not None:
-            setattr(variable, PLACEMENT, placement)
-            variable.mesh = mesh
-        elif has_own_part(variable):
-            setattr(variable, PLACEMENT, alike(placement_of(variable).stored, mesh.batch_axis))
-        else:
-            continue
-        changed.append(variable)
-    return changed
+            found.append((variable, placement))
+    return found
 
 
 def inner_of(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers.Optimizer]:
@@ -97,31 +103,16 @@ def inner_of(optimizer: keras.optimizers.Optimizer) -> Iterator[keras.optimizers
         yield from [optimizer] if each is None else inner_of(each)
 
 
-def is_table(layer: keras.layers.Layer) -> bool:
-    return any(kind.__name__ in EMBEDDINGS for kind in type(layer).__mro__)
+def lay_out(variable: keras.Variable, placement: Placement, mesh: RankMesh) -> None:
+    """Divides a variable that is divided otherwise, or makes it whole."""
+    if is_sharded(variable):
+        make_whole(variable)
+    if any(placement.stored):
+        divide(variable, placement, mesh)
 
 
-def wanted(variable: keras.Variable, mesh: RankMesh, min_kb: float) -> Placement | None:
-    """How a variable is to lie that is updated in parts, None if it is not."""
-    assert mesh.batch_axis is not None
-    stored, num_parts = placement_of(variable).stored, mesh.size(mesh.batch_axis)
-    shape = mesh.local_shape(variable.shape, stored) if stored else variable.shape
-    num_bytes = math.prod(shape) * tf.as_dtype(variable.dtype).size
-    if num_parts == 1 or mesh.batch_axis in stored or num_bytes < min_kb * 2**10 or is_range(variable):
-        return None
-    return updated_in_parts(tuple(variable.shape), stored, mesh.batch_axis, num_parts)
-
-
-def is_range(variable: keras.Variable) -> bool:
-    """True for the ranges of float8, which take their gradients as values."""
-    return getattr(variable, "overwrite_with_gradient", False)
-
-
-def lay_out(slot: keras.Variable, placement: Placement, mesh: RankMesh) -> None:
-    """Divides the state for a variable as its placement says, or makes it whole again."""
-    if (slot.axes if is_sharded(slot) else ()) == placement.slots:
-        return
-    if is_sharded(slot):
-        make_whole(slot)
-    if any(placement.slots):
-        divide(slot, alike(placement.slots, placement.data_axis), mesh)
+def find_again(optimizer: keras.optimizers.Optimizer) -> None:
+    """Lets optimizers that are built find variables that have other values now."""
+    for each in {id(each): each for each in (optimizer, *inner_of(optimizer))}.values():
+        if each.built:
+            each._trainable_variables_indices = {each._var_key(v): i for i, v in enumerate(each._trainable_variables)}

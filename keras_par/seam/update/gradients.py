@@ -20,6 +20,7 @@ from keras_par.seam.variables.layouts import divide
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import is_in_loop, numbered
 from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.tensor import of_shards as tensor_of_shards
 from keras_par.sharding.views import identity, is_sharded, is_summed_backward, local_view, placement_of
 
 OF_BATCH = "keras_par_gradient_of_batch"
@@ -124,10 +125,10 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
 
 def shown(gradient: Gradient, variable: Any) -> Any:
     """The gradient of a variable as a step of the user's own sees it: whole where the variable is divided."""
-    axes = placement_of(variable).stored
-    if gradient is None or not any(axes):
+    if gradient is None or not is_sharded(variable):
         return gradient
-    return ShardedTensor(tf.convert_to_tensor(gradient), axes, variable.mesh)
+    shards = tf.convert_to_tensor(gradient)
+    return tensor_of_shards(shards, placement_of(variable).stored, variable.mesh, variable._shape)
 
 
 def of_shards(gradients: Iterable[Any], variables: Iterable[Any]) -> list[Gradient]:

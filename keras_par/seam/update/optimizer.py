@@ -1,6 +1,7 @@
 """Reduces the gradients of Keras's own step inside an optimizer's update: after accumulation, before clipping, once."""
 
 import contextlib
+import itertools
 
 import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -11,7 +12,8 @@ from keras_par.seam.update.gradients import newest_ranges, of_shards, weight_of,
 from keras_par.seam.update.sharded_optimizer import targets
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import numbered
-from keras_par.sharding.views import identity, is_summed_backward
+from keras_par.sharding.parts import own_part_of
+from keras_par.sharding.views import identity, is_summed_backward, placement_of
 
 
 def scale_loss(original):
@@ -97,13 +99,30 @@ def reduce_and_apply(original, optimizer, step: steps.Step, grads: list, trainab
     """Runs an optimizer's own apply on weighted gradients, with the reduction where it belongs."""
     reduced = frozenset() if step.is_stock else frozenset(step.binding.summed_at_tape)
     if accumulates(optimizer):
-        grads = on_first_rank(step, grads, variables, reduced)
-        reduced = frozenset()
+        grads, reduced = to_accumulate(step, grads, variables, reduced)
     elif isinstance(optimizer, LossScaleOptimizer):
         grads = step.binding.sum_gradients(step, grads, variables, but=reduced, to_parts=True)
         reduced = frozenset(map(identity, variables))
     with applying(step, reduced):
         return original(optimizer, grads, trainable_variables)
+
+
+def to_accumulate(
+    step: steps.Step, grads: list, variables: list, reduced: frozenset[int]
+) -> tuple[list, frozenset[int]]:
+    """What an optimizer that accumulates adds up, and the `identity`s of the variables whose sums are done then.
+
+    Accumulators that ranks divide take this rank's parts of sums, the others what is not summed yet.
+    """
+    scattered = [placement_of(variable).is_scattered_at_once for variable in variables]
+    rest = [not each for each in scattered]
+    own = list(itertools.compress(variables, scattered))
+    sums = step.binding.sum_gradients(step, list(itertools.compress(grads, scattered)), own, but=reduced, to_parts=True)
+    parts = iter(own_part_of(gradient, variable) for gradient, variable in zip(sums, own, strict=True))
+    others = list(itertools.compress(variables, rest))
+    whole = iter(on_first_rank(step, list(itertools.compress(grads, rest)), others, reduced))
+    grads = [next(parts) if each else next(whole) for each in scattered]
+    return grads, frozenset(map(identity, own))
 
 
 def on_first_rank(step: steps.Step, grads: list, variables: list, reduced: frozenset[int]) -> list:

@@ -10,12 +10,13 @@ from keras import optimizers
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from keras_par.comm import world
-from keras_par.plan.placement import WHOLE
-from keras_par.seam.variables import layouts
+from keras_par.plan.layout import Axes
+from keras_par.plan.placement import WHOLE, Placement
+from keras_par.seam.variables.division import beside
 from keras_par.seam.variables.open_variable import OpenVariable
 from keras_par.sharding.names import unique
 from keras_par.sharding.parts import Part, has_own_part, join, own_part_of, parts_of
-from keras_par.sharding.tensor import ShardedTensor
+from keras_par.sharding.tensor import of_shards
 from keras_par.sharding.views import is_local, is_sharded, local_view, placement_of, sharded
 
 # Optimizers whose update of an element depends on nothing but that element. Others see whole variables.
@@ -171,9 +172,9 @@ def add_variable_from_reference(original):
             return original(optimizer, reference, name, initializer)
         with contextlib.ExitStack() as within:
             if placement != WHOLE:
-                axes = placement.stored if name == ACCUMULATOR and has_own_part(reference) else placement.slots
+                axes = placement.accumulator if name == ACCUMULATOR else placement.slots
                 within.enter_context(local_view(False))
-                within.enter_context(layouts.beside(reference, axes))
+                within.enter_context(beside(reference, axes))
             return BaseOptimizer.add_variable_from_reference(optimizer, reference, name, initializer)
 
     def replacement(self, reference_variable, name=None, initializer="zeros"):
@@ -184,25 +185,35 @@ def add_variable_from_reference(original):
     return replacement
 
 
-def slots_by_variable(optimizer: BaseOptimizer) -> dict[int, list[keras.Variable]]:
-    """For variables, by their ids, the state that an update needs, which sums of steps' gradients are not part of."""
+def slots_by_variable(optimizer: BaseOptimizer, with_accumulators: bool = False) -> dict[int, list[keras.Variable]]:
+    """For variables, by their ids, the state that an update needs; sums of steps' gradients only if asked for."""
     found: dict[int, list[keras.Variable]] = {}
     for slot in optimizer.variables:
         reference = getattr(slot, "reference", None)
-        if reference is not None and not slot.name.endswith(ACCUMULATOR):
+        if reference is not None and (with_accumulators or not is_accumulator(slot)):
             found.setdefault(id(reference), []).append(slot)
     return found
 
 
+def is_accumulator(slot: keras.Variable) -> bool:
+    """True for the sum of some steps' gradients."""
+    return slot.name.endswith(ACCUMULATOR)
+
+
+def axes_of(slot: keras.Variable, placement: Placement) -> Axes:
+    """How a slot of a variable that lies so is divided."""
+    return placement.accumulator if is_accumulator(slot) else placement.slots
+
+
 def var_key(original):
-    """A sharded variable is known by its shard, one without a value by itself."""
+    """A variable is known by what this rank stores of it, one without a value by itself."""
 
     def replacement(self, variable):
         if isinstance(variable, OpenVariable):
             return id(variable)
         if isinstance(variable, Part):
             variable = variable.variable
-        return original(self, variable.local if is_sharded(variable) else variable)
+        return original(self, variable if placement_of(variable) == WHOLE else variable._value)
 
     return replacement
 
@@ -237,7 +248,8 @@ def update_step(original):
         with local_view(False):
             for grad, variable in zip(grads, trainable_variables, strict=True):
                 if is_sharded(variable):
-                    grad = ShardedTensor(tf.convert_to_tensor(grad), placement_of(variable).gradient, variable.mesh)
+                    shards, axes = tf.convert_to_tensor(grad), placement_of(variable).gradient
+                    grad = of_shards(shards, axes, variable.mesh, variable._shape)
                 self.update_step(grad, variable, learning_rate)
 
     return replacement

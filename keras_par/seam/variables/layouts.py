@@ -1,10 +1,7 @@
 """Finds the layout that a strategy has for a variable or for a layer's output, and says what is wrong with it."""
 
-import contextlib
 import functools
 import logging
-from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -24,14 +21,10 @@ from keras_par.sharding import step as steps
 from keras_par.sharding.collectives import split
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
-from keras_par.sharding.views import placement_of
 
 SEEN_PATHS = "_keras_par_paths"  # of the variables made under a strategy
 ATTENTION = ("MultiHeadAttention", "GroupedQueryAttention")
 logger = logging.getLogger("keras_par")
-
-# How the slot that is being made lies.
-_slot: ContextVar[tuple[Placement, RankMesh] | None] = ContextVar("keras_par_slot", default=None)
 
 
 def data_layout(original):
@@ -74,22 +67,18 @@ def made(shape: tuple[int, ...], axis_names: tuple[str, ...], ranks: tuple[int, 
     return RankMesh(Mesh(shape, axis_names, ranks), batch_axis, reduce_by)
 
 
-@contextlib.contextmanager
-def beside(variable: Any, axes: Axes) -> Iterator[None]:
-    """Within it the variable that is made lies so on the mesh of `variable`."""
-    token = _slot.set((alike(axes, placement_of(variable).data_axis), variable.mesh))
-    try:
-        yield
-    finally:
-        _slot.reset(token)
-
-
 def mesh_of(strategy: Any) -> RankMesh | None:
-    """The mesh of a model-parallel strategy, None for others."""
-    if not isinstance(strategy, distribution_lib.ModelParallel):
-        return None
+    """The mesh over which a strategy may divide variables, None if each rank stores all of them."""
     options = getattr(strategy, "keras_par_options", None)
+    if not isinstance(strategy, distribution_lib.ModelParallel) and stage_of(strategy) < 3:
+        return None
     return rank_mesh(strategy.device_mesh, strategy.batch_dim_name, options.reduce_by if options else "auto")
+
+
+def stage_of(strategy: Any) -> int:
+    """The stage of ZeRO that a strategy has, 0 for none."""
+    options = getattr(strategy, "keras_par_options", None)
+    return options.zero if options else 0
 
 
 def mesh_of_rows(strategy: Any) -> RankMesh:
@@ -107,16 +96,14 @@ def data_place() -> tuple[int, int]:
     return mesh.size(mesh.batch_axis), mesh.coordinates[mesh.batch_axis]
 
 
-def division_of(variable: Any, strategy: Any, shape) -> tuple[Placement, RankMesh] | None:
-    """How a variable that is being made is divided, None if every rank holds all of it.
+def layout_of(variable: Any, strategy: Any, shape) -> tuple[Placement, RankMesh] | None:
+    """How a variable that is being made is divided by its own layout or the layout map's, None if it is not.
 
     Raises:
         ValueError: its layout does not fit its shape.
     """
     if not world.is_started() or world.current().size == 1:
         return None
-    if (slot := _slot.get()) is not None:
-        return slot if any(slot[0].stored) else None
     layout = getattr(variable, "_layout", None)  # Keras 3.14 gives it to variables of other backends only
     mesh = mesh_of(strategy)
     if layout is None and mesh is not None and not within_optimizer():

@@ -17,11 +17,12 @@ from keras_par.seam.table.keras_names import located
 from keras_par.seam.table.patch import replace, wrap
 from keras_par.seam.variables.open_variable import is_traced
 from keras_par.sharding import tensor as tensors
+from keras_par.sharding import window
 from keras_par.sharding.recording import Recorder
 from keras_par.sharding.rules.table import RULES
 from keras_par.sharding.shared import remember_by
 from keras_par.sharding.tensor import BINARY, COMPARISONS, ShardedTensor
-from keras_par.sharding.views import is_sharded, made_whole
+from keras_par.sharding.views import is_sharded, made_whole, placement_of
 
 BACKEND = "keras.src.backend.tensorflow"
 ROOMS = ("core", "linalg", "math", "nn", "numpy", "random", "rnn")
@@ -70,7 +71,11 @@ def wrapped(original: Callable, name: str) -> Callable:
             with whole_layer():
                 return original(*tree.map_structure(whole, args), **tree.map_structure(whole, kwargs))
         if not any(map(holds_shards, (*args, *kwargs.values()))):
-            return original(*args, **kwargs)
+            return (
+                original(*map(gated, args), **kwargs)
+                if any(map(is_scattered_at_once, args))
+                else original(*args, **kwargs)
+            )
         args = [resolved(value) for value in args]
         kwargs = {key: resolved(value) for key, value in kwargs.items()}
         values, rule = (*args, *kwargs.values()), RULES.get(name)
@@ -101,6 +106,16 @@ def holds_shards(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(holds_shards, value))
     return isinstance(value, ShardedTensor) or stands_for_shards(value)
+
+
+def is_scattered_at_once(value: Any) -> bool:
+    return placement_of(value).is_scattered_at_once
+
+
+def gated(value: Any) -> Any:
+    """A tensor that goes into an operation with such a variable, and whose gradient waits for those of others."""
+    is_tensor = isinstance(value, tf.Tensor) and not tf.executing_eagerly()
+    return window.gate(value) if is_tensor and value.dtype.is_floating else value
 
 
 def recorder_of(values: Any) -> Recorder | None:

@@ -13,12 +13,36 @@ from keras.src.distribution import distribution_lib
 
 from keras_par.plan.layout import Axes
 from keras_par.plan.placement import Placement
-from keras_par.seam.variables import layouts, operations
+from keras_par.seam.variables import operations
+from keras_par.seam.variables.division import division_of
 from keras_par.seam.variables.open_variable import become_open
-from keras_par.sharding.collectives import gather_and_enter
 from keras_par.sharding.mesh import RankMesh
+from keras_par.sharding.on_use import GatheredOnUse
+from keras_par.sharding.parts import scattered_backward
 from keras_par.sharding.tensor import ShardedTensor
 from keras_par.sharding.views import PLACEMENT, is_local, leader, local_view, placement_of, whole_value
+
+
+class ScatteredVariable(keras.Variable):
+    """A whole variable whose gradient is scattered in the backward pass, as the second stage of ZeRO has it."""
+
+    mesh: RankMesh
+
+    @property
+    def value(self) -> Any:
+        """As Keras's. Costs one reduce-scatter backward."""
+        if in_stateless_scope() or in_symbolic_scope() or is_local() or self._value is None:
+            return super().value
+        return self._maybe_autocast(scattered_backward(self._value, self))
+
+    @property
+    def handle(self):
+        """Of the value, as gradients are."""
+        return self._value.handle
+
+    @property
+    def _shared_name(self):
+        return self._value._shared_name
 
 
 class ShardedVariable(keras.Variable):
@@ -56,8 +80,8 @@ class ShardedVariable(keras.Variable):
     def value(self) -> Any:
         """The value as Keras's code sees it, see the class.
 
-        Axes along which the ranks have other rows are gathered here, at the cost of one all-gather, and one
-        reduce-scatter backward, which sums the rows' gradients.
+        Axes along which the ranks have other rows are gathered: in a graph by the operations that use the value, else
+        here, at the cost of one all-gather, and one reduce-scatter backward, which sums the rows' gradients.
         """
         if self._value is None or (in_stateless_scope() and not in_symbolic_scope()) or is_local():
             return super().value
@@ -68,11 +92,17 @@ class ShardedVariable(keras.Variable):
         gathered = whole_value(self)
         if gathered is not None:
             return gathered
-        shard, axes = self._maybe_autocast(tf.convert_to_tensor(self._value)), list(self.axes)
-        for dim, axis in enumerate(axes):
-            if axis is not None and axis == placement_of(self).data_axis:
-                shard, axes[dim] = gather_and_enter(shard, dim, self.mesh.along(axis), self._shape[dim]), None
-        return ShardedTensor(shard, tuple(axes), self.mesh) if any(axes) else shard
+        data_axis, axes = placement_of(self).data_axis, self.axes
+        if data_axis is None or data_axis not in axes:
+            shard = self._maybe_autocast(scattered_backward(tf.convert_to_tensor(self._value), self))
+            return ShardedTensor(shard, axes, self.mesh)
+        dim = axes.index(data_axis)
+        rows, axes = self.mesh.along(data_axis), (*axes[:dim], None, *axes[dim + 1 :])
+        stored = tf.convert_to_tensor(self._value)
+        weight = GatheredOnUse(stored, dim, self._shape[dim], rows, axes, self.mesh, tf.as_dtype(self.dtype))
+        if not tf.executing_eagerly():
+            return weight
+        return ShardedTensor(weight.local, axes, self.mesh) if any(axes) else weight.local
 
     @property
     def handle(self):
@@ -158,7 +188,7 @@ def initialize(original):
 
 def become_sharded(variable: keras.Variable, shape) -> bool:
     """Makes a variable that is being initialized a sharded one if its layout divides it."""
-    found = layouts.division_of(variable, distribution_lib.distribution(), shape)
+    found = division_of(variable, distribution_lib.distribution(), shape)
     if found is None:
         return False
     operations.install()
@@ -185,5 +215,15 @@ def make_whole(variable: ShardedVariable) -> None:
 def become(variable: keras.Variable, placement: Placement, mesh: RankMesh) -> None:
     """Makes a variable a sharded one, which has no value of its own yet."""
     variable.__class__ = ShardedVariable
+    lie(variable, placement, mesh)
+
+
+def lie(variable: keras.Variable, placement: Placement, mesh: RankMesh) -> None:
+    """Says how a variable lies whose value lies so already."""
+    if placement.is_scattered_at_once and type(variable) is keras.Variable:
+        operations.install()
+        variable.__class__ = ScatteredVariable
+    elif isinstance(variable, ScatteredVariable) and not placement.is_scattered_at_once:
+        variable.__class__ = keras.Variable
     setattr(variable, PLACEMENT, placement)
     variable.mesh = mesh
