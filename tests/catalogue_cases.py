@@ -100,6 +100,9 @@ def network() -> keras.Model:
 @case("data-parallel")
 @case("data-parallel-bf16", tolerance=1e-2, slow=MESHES)
 @case("zero-1")
+@case("zero-2")
+@case("zero-3")
+@case("fsdp")
 def _():
     inputs = keras.layers.Input((8, 8, 3))
     x = keras.layers.Dense(16, "relu")(keras.layers.Flatten()(inputs))

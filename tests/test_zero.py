@@ -154,10 +154,12 @@ def test_as_many_bytes_are_sent(stage, most, ranks):
 )
 def test_memory_is_what_the_formula_says(stage, size):
     """Of float32 Adam: P bytes of weights, P of gradients, 2 P of state, of which a rank has its part."""
-    job = start("mpirun", size, program("zero_memory"), str(stage))
+    kept = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "1000000"}  # else allocators keep memory for later
+    job = start("mpirun", size, program("zero_memory"), str(stage), **kept)
     assert job.status == 0, job.output
     ratios = [float(peak) / float(weights) for peak, weights in job.find(r"peak (\S+) of weights (\S+)")]
-    layer = 1 / 6  # of the model's weights, of which two layers' are whole at once
-    expected = {1: 2 + 2 / size, 2: 1 + 3 / size + 2 * layer, 3: 4 / size + 2 * layer}[stage]
+    window = 2 / 24  # two layers, of which gradients or weights are whole at once
+    most = {1: 2 + 2 / size, 2: 1 + 3 / size + window, 3: 4 / size + window}[stage]
+    least = most - (1 / size if stage == 3 else 0)  # where a weight is updated at once, and its gradient goes
     assert len(ratios) == size
-    assert all(abs(ratio - expected) <= 0.1 * expected for ratio in ratios), (ratios, expected)
+    assert all(0.9 * least <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)

@@ -1,11 +1,13 @@
 """Gives every rank one rank's variables, as a few large messages of bytes."""
 
+import math
 from collections.abc import Iterable
 
 import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.owned import own
 from keras_par.plan.buckets import fill_buckets
 
 MESSAGE_BYTES = 64 * 2**20
@@ -26,13 +28,14 @@ def broadcast_variables(variables: Iterable, root_rank: int = 0, communicator: C
     variables = list(variables)
     if communicator.size == 1:
         return
-    tensors = [tf.convert_to_tensor(variable) for variable in variables]
-    sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
+    sizes = [math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables]
     for number, bucket in enumerate(fill_buckets(sizes, [None] * len(sizes), MESSAGE_BYTES)):
-        message = tf.concat([to_bytes(tensors[i]) for i in bucket], 0)
+        types = [tf.TensorSpec(variables[i].shape, variables[i].dtype) for i in bucket]
+        message = tf.concat([to_bytes(tf.convert_to_tensor(variables[i])) for i in bucket], 0)
         [message] = communicator.broadcast([message], f"kp.broadcast.{number}", root_rank)
-        for i, piece in zip(bucket, tf.split(message, [sizes[i] for i in bucket]), strict=True):
-            variables[i].assign(from_bytes(piece, tensors[i]))
+        pieces = tf.split(message, [sizes[i] for i in bucket])
+        for i, piece, kind in zip(bucket, pieces, types, strict=True):
+            variables[i].assign(own(from_bytes(piece, kind)))
 
 
 def to_bytes(tensor: tf.Tensor) -> tf.Tensor:
@@ -41,7 +44,7 @@ def to_bytes(tensor: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
 
 
-def from_bytes(data: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+def from_bytes(data: tf.Tensor, like: tf.TensorSpec) -> tf.Tensor:
     if like.dtype.size == 1:
         return tf.cast(tf.reshape(data, like.shape), like.dtype)
     return tf.bitcast(tf.reshape(data, [*like.shape, like.dtype.size]), like.dtype)

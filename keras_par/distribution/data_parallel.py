@@ -40,9 +40,11 @@ class DataParallel(keras.distribution.DataParallel):
             backward a layer.
         recompute: patterns of names in `model.layers`, and in those of models within it: such a layer keeps only its
             input, and is computed again in the backward pass. See docs/recomputation.md.
-        zero: 1 gives each rank a part of every variable to update, with its part of the optimizer's state, which takes
-            a rank less memory and less time; 0 has each rank update all. The result is the same. See docs/zero.md.
-        zero_min_kb: size in kilobytes below which a variable is updated whole on each rank.
+        zero: a stage of ZeRO, which takes a rank less memory; the result is the same. 1 gives each rank a part of every
+            variable to update, with its part of the optimizer's state. 2 also lets each gradient go as soon as its
+            sum is scattered. 3 stores a part of every variable on each rank, and gathers it for each use, for half as
+            many bytes again. 0 has each rank store and update all. See docs/zero.md.
+        zero_min_kb: size in kilobytes below which a variable is whole on each rank.
         autotune: True lets the first steps of training choose `fusion_mb` and writes it to "keras-par-autotune.toml";
             the path of a file takes it from there if rank 0 has the file, else chooses and writes it. See
             docs/performance.md.

@@ -41,8 +41,9 @@ class ModelParallel(keras.distribution.ModelParallel):
         custom_loss: "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
         reduce_by: the way of sums over all ranks, see `kp.DataParallel`.
         recompute: patterns of layers to be computed again in the backward pass, see `kp.DataParallel`.
-        zero: 1 divides the optimizer's state among the ranks with other rows, too, see `kp.DataParallel`.
-        zero_min_kb: size in kilobytes of a rank's shard below which that is updated whole.
+        zero: 1, 2 or 3 divides more among the ranks with other rows, beside what the layout divides, see
+            `kp.DataParallel`.
+        zero_min_kb: size in kilobytes of a rank's shard below which that is not divided further.
         propagate: True divides what follows, too: variables of which operations would take a part only, such as the
             bias of a kernel by columns and the kernel behind it, and results of products by rows. Variables that a
             pattern is for stay as it says. Costs one trace and one broadcast of them before the first step.

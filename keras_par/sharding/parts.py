@@ -23,7 +23,7 @@ from keras_par.sharding.collectives import from_front, to_front
 from keras_par.sharding.names import is_within_others, unique
 from keras_par.sharding.views import placement_of
 
-BUCKET_BYTES = 64 << 20  # of values that are joined at once
+BUCKET_BYTES = 32 << 20  # of values that are joined at once
 
 
 def has_own_part(variable: Any) -> bool:
@@ -117,19 +117,25 @@ def parts_of(variables: Sequence[Any]) -> Iterator[list[Any]]:
     """
     given = [Part(variable) if has_own_part(variable) else variable for variable in variables]
     yield given
-    join([each for each in given if isinstance(each, Part)])
+    parts = [each for each in given if isinstance(each, Part)]
+    for bucket in buckets_of([part.variable for part in parts]):
+        join([parts[place] for place in bucket])
 
 
-def join(parts: Sequence[Part]) -> None:
-    """Assigns to variables the parts of all ranks. Costs one all-gather for each bucket."""
-    sizes = [part.variable._value.shape.num_elements() * part.dtype.size for part in parts]
-    kinds = [(part.dtype, group_of(part.variable).ranks) for part in parts]
-    for bucket in fill_buckets(sizes, kinds, BUCKET_BYTES):
-        members = [parts[place] for place in bucket]
-        group = group_of(members[0].variable)
-        gathered = group.all_gather_equal([padded(part, group) for part in members], unique("parts"))
-        for part, rows in zip(members, gathered, strict=True):
-            part.variable._value.assign(unpadded(rows, part, group))
+def buckets_of(variables: Sequence[Any]) -> list[list[int]]:
+    """Which variables' parts are joined at once, by their places, the last first."""
+    sizes = [variable._value.shape.num_elements() * variable._value.dtype.size for variable in variables]
+    kinds = [(variable._value.dtype, group_of(variable).ranks) for variable in variables]
+    return fill_buckets(sizes, kinds, BUCKET_BYTES)
+
+
+def join(parts: Sequence[Part]) -> list[tf.Operation]:
+    """Assigns to the variables of a bucket the parts of all ranks; returns what does. Costs one all-gather."""
+    group = group_of(parts[0].variable)
+    gathered = group.all_gather_equal([padded(part, group) for part in parts], unique("parts"))
+    pairs = zip(parts, gathered, strict=True)
+    done = [part.variable._value.assign(unpadded(rows, part, group), read_value=False) for part, rows in pairs]
+    return [each for each in done if each is not None]
 
 
 def padded(part: Part, group: Communicator) -> tf.Tensor:

@@ -1,4 +1,6 @@
-"""Trains a wide model for some steps; prints the most memory that a rank had for it, in MB, and that of its weights.
+"""Trains a wide model for some steps; prints in MB the most memory that a rank had for it, and that of its weights.
+
+To be run without oneDNN and with MALLOC_MMAP_THRESHOLD_: else TensorFlow and the C library keep memory for later.
 
 zero_memory.py STAGE
 """
@@ -10,7 +12,7 @@ import numpy as np
 
 import keras_par as kp
 
-WIDTH, DEPTH, ROWS = 4096, 6, 16
+WIDTH, DEPTH, ROWS = 2048, 24, 16
 
 
 def megabytes(kind: str) -> float:

@@ -15,7 +15,7 @@ from keras_par.plan.placement import WHOLE, Placement
 from keras_par.seam.variables.division import beside
 from keras_par.seam.variables.open_variable import OpenVariable
 from keras_par.sharding.names import unique
-from keras_par.sharding.parts import Part, has_own_part, join, own_part_of, parts_of
+from keras_par.sharding.parts import Part, buckets_of, has_own_part, join, own_part_of, parts_of
 from keras_par.sharding.tensor import of_shards
 from keras_par.sharding.views import is_local, is_sharded, local_view, placement_of, sharded
 
@@ -256,18 +256,22 @@ def update_step(original):
 
 
 def update_parts(optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:
-    """Updates this rank's parts, one after another, or the temporaries of all would be in memory at once.
+    """Updates this rank's parts one after another, and joins them bucket by bucket.
 
-    The last come first, as in buckets. Costs one all-gather for each of these.
+    Else the temporaries of all updates, or all new values, would be in memory at once. Costs one all-gather for each
+    bucket.
     """
-    parts: list[Part] = []
-    for gradient, variable in reversed(pairs):
-        with tf.control_dependencies([gradient, *(part.value for part in parts[-1:])]):
-            part = Part(variable)
-            optimizer._apply_weight_decay([part])
-            optimizer.update_step(gradient, part, learning_rate)
-        parts.append(part)
-    join(parts[::-1])
+    before: list = []
+    for bucket in buckets_of([variable for _, variable in pairs]):
+        parts = []
+        for gradient, variable in (pairs[place] for place in bucket):
+            with tf.control_dependencies([gradient, *before]):
+                part = Part(variable)
+                optimizer._apply_weight_decay([part])
+                optimizer.update_step(gradient, part, learning_rate)
+            parts.append(part)
+            before = [part.value]
+        before = join(parts)
 
 
 def update_average(original):

@@ -11,6 +11,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.common.variables import standardize_shape
 from keras.src.distribution import distribution_lib
 
+from keras_par.comm.owned import own
 from keras_par.plan.layout import Axes
 from keras_par.plan.placement import Placement
 from keras_par.seam.variables import operations
@@ -148,11 +149,6 @@ class ShardedVariable(keras.Variable):
             self.checksum = checksum(value)
             value = own(value[self.mesh.shard(self._shape, self.axes)])
         super()._direct_assign(value)
-
-
-def own(part: tf.Tensor) -> tf.Tensor:
-    """A copy of a part of a tensor, which would keep the memory of all of it."""
-    return tf.raw_ops.DeepCopy(x=part)
 
 
 def checksum(value: tf.Tensor | np.ndarray) -> int | None:
