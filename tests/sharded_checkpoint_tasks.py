@@ -31,15 +31,15 @@ def scope(mesh: str | None, layout: str = "wide"):
     """What a script does before it builds its model.
 
     Args:
-        mesh: "2x2" and the like, or "data", or None for neither; "data zero" divides the optimizer's state.
+        mesh: "2x2" and the like, or "data", or None for neither; "data zero 1" has that stage.
         layout: of variables over a mesh.
     """
     if mesh is None:
         return contextlib.nullcontext()
     import keras_par as kp
 
-    if mesh in ("data", "data zero"):
-        return kp.DataParallel(zero=int(mesh == "data zero"), zero_min_kb=0).scope()
+    if mesh.startswith("data"):
+        return kp.DataParallel(zero=int(mesh.removeprefix("data").removeprefix(" zero") or 0), zero_min_kb=0).scope()
     device_mesh = keras.distribution.DeviceMesh(tuple(map(int, mesh.split("x"))), ("batch", "model"))
     layout_map = keras.distribution.LayoutMap(device_mesh)
     for pattern, axes in LAYOUTS[layout].items():

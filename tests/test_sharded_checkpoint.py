@@ -17,7 +17,7 @@ from tests import sharded_checkpoint_tasks as tasks
 from tests.compare import log_distance, relative_distance
 from tests.ranks.pool import Failure
 
-NUM_RANKS = {"data": 2, "data zero": 2, "1x2": 2, "2x1": 2, "2x2": 4, None: 1}
+NUM_RANKS = {"data": 2, "data zero 1": 2, "data zero 2": 2, "data zero 3": 2, "1x2": 2, "2x1": 2, "2x2": 4, None: 1}
 
 
 def run(ranks, task, mesh, **arguments) -> list:
@@ -41,7 +41,12 @@ def written(ranks, tmp_path_factory):
     return write
 
 
-SAME = [("1x2", "wide"), ("data zero", "wide"), pytest.param("2x2", "other", marks=pytest.mark.slow)]
+SAME = [
+    ("1x2", "wide"),
+    ("data zero 2", "wide"),
+    ("data zero 3", "wide"),
+    pytest.param("2x2", "other", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("mesh", "layout"), SAME)
@@ -156,8 +161,9 @@ def test_from_mesh_to_mesh_to_one_process(ranks, tmp_path, exactness):
     [twin] = run(ranks, tasks.fit, None, folder=None)
     way = [
         ("data", (1, 3), "wide"),
-        ("data zero", (2, 1), "wide"),
-        ("1x2", (2, 2), "wide"),
+        ("data zero 1", (2, 1), "wide"),
+        ("data zero 3", (2, 2), "wide"),
+        ("1x2", (2, 3), "wide"),
         ("2x2", (3, 1), "other"),
         ("1x2", (3, 4), "wide"),
     ]
@@ -173,7 +179,7 @@ def test_from_mesh_to_mesh_to_one_process(ranks, tmp_path, exactness):
                 assert manifests.read(path) == before
         if mesh == "2x2":
             shutil.copytree(tmp_path, tmp_path / "copy")
-    ends = [(tmp_path, "2x1", "other"), (tmp_path / "copy", None, "wide"), (tmp_path / "copy", "data zero", "wide")]
+    ends = [(tmp_path, "2x1", "other"), (tmp_path / "copy", None, "wide"), (tmp_path / "copy", "data zero 2", "wide")]
     for path, mesh, layout in ends:
         folder = shutil.copytree(path, tmp_path.with_name(f"{tmp_path.name}-{path.name}-{mesh}"))
         for result in run(ranks, tasks.fit, mesh, folder=str(folder), layout=layout):
