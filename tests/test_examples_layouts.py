@@ -42,7 +42,7 @@ def test_the_quickstart_divides_as_it_says(quickstart, rank):
     assert text["relu"].startswith("relu ReLU (16, 16) (batch, model) (8, 4)")
     group = "(0, 1, 2, 3)" if rank < 4 else "(4, 5, 6, 7)"
     sums = [" ".join(line) for line in lines if line[:1] == ["all_reduce"]]
-    assert sum(line.startswith(f"all_reduce horovod {group} (8, 16) 512") for line in sums) == 2
+    assert sum(line.startswith(f"all_reduce shared memory {group} (8, 16) 512") for line in sums) == 2
     assert sum(f"({rank % 4}, {rank % 4 + 4})" in line for line in sums) == 1  # the gradients
     assert all(".py:" in line for line in sums)
     names = {path.name for path in folder.iterdir()}

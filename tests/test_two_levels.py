@@ -22,10 +22,10 @@ from tests.launcher import program
         ),
     ],
 )
-def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, road, sentence, plain):
-    job = start("mpirun", 4, program("two_hosts"), str(ranks_of_first))
+def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, road, sentence, plain, tmp_path):
+    job = start("mpirun", 4, program("two_hosts"), str(ranks_of_first), str(tmp_path))
     assert job.status == 0, job.output
-    results = [json.loads(line) for line in job.find(r"result: (.*)")]
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
     assert [result["size"] for result in results] == [4] * 4
     [alone] = plain.run(reduce_by_tasks.alone, epochs=2)
     for result in results:

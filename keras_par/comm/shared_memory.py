@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm import native
+from keras_par.comm.branches import seen
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.segments import Library, share
 from keras_par.comm.wrapped import WrappedCommunicator
@@ -184,7 +185,7 @@ def in_order(make: Callable[[tf.Tensor, tf.Tensor], tuple[list[tf.Tensor], tf.Te
     graph = tf.compat.v1.get_default_graph()
     with tf.device("cpu"):
         last = getattr(graph, LAST, None)
-        results, token = make(tf.constant(0) if last is None else last, _order.handle)
+        results, token = make(tf.constant(0) if last is None else last, seen(_order.handle))
     setattr(graph, LAST, token)
     return results
 

@@ -6,6 +6,7 @@ import time
 import tensorflow as tf
 
 from keras_par.base.heartbeat import GRAPH_PHASES, Page, clipped
+from keras_par.comm.branches import seen
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.wrapped import WrappedCommunicator
 from keras_par.job import heartbeat
@@ -13,6 +14,7 @@ from keras_par.job.heartbeat import STEP, Heartbeat
 
 SAMPLE_SECONDS = 0.1
 NUM_COUNTERS = 512
+MARK = "keras_par_mark"  # the name of operations that count
 BEGUN, DONE = 0, 1  # the counters of steps; two for each name of a collective follow
 DATA, FORWARD_BACKWARD, REDUCE = range(len(GRAPH_PHASES))
 
@@ -49,7 +51,8 @@ class Marks:
                 self._counters = tf.Variable(tf.zeros([NUM_COUNTERS], tf.int64), trainable=False)
         with tf.device("cpu"), tf.control_dependencies(after):
             one = tf.constant(1, tf.int64)
-            operation = tf.raw_ops.ResourceScatterAdd(resource=self._counters.handle, indices=counter, updates=one)
+            resource = seen(self._counters.handle)
+            operation = tf.raw_ops.ResourceScatterAdd(resource=resource, indices=counter, updates=one, name=MARK)
         # TensorFlow would run such operations in the order of the program, each after the collectives before it.
         manager = getattr(operation.graph, "experimental_acd_manager", None)
         if manager is not None:

@@ -1,12 +1,13 @@
-"""Trains on ranks of which each two believe to be on a host of their own; prints how sums went, and the weights.
+"""Trains on ranks of which each two believe to be on a host of their own; writes how sums went, and the weights.
 
-two_hosts.py RANKS_OF_FIRST_HOST
+two_hosts.py RANKS_OF_FIRST_HOST FOLDER
 """
 
 import json
 import os
 import socket
 import sys
+from pathlib import Path
 
 import keras
 
@@ -29,4 +30,4 @@ result = {
     "text": " ".join(str(described).split()),
     "weights": [each.tolist() for each in reduce_by_tasks.weights(model)],
 }
-print(f"result: {json.dumps(result)}", flush=True)
+Path(sys.argv[2], f"{kp.rank()}.json").write_text(json.dumps(result))
