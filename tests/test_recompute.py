@@ -34,8 +34,17 @@ def compare(ranks, plain, exactness, name: str, tolerance: float, size: int = 2,
     return results[0]["sent"]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", RECOMPUTED)
+def trainings() -> list:
+    """Each with each layout, most of those that divide the work in `make test-all`."""
+    quick = (recompute_tasks.DATA, "stored along the batch")
+    pairs = [(name, layout) for name in RECOMPUTED for layout in LAYOUTS]
+    return [
+        pytest.param(*pair, marks=[pytest.mark.slow] * (pair[1] not in quick and pair[0] not in ("state", "attention")))
+        for pair in pairs
+    ]
+
+
+@pytest.mark.parametrize(("name", "layout"), trainings())
 def test_layers_that_are_recomputed_train_as_one_process(name, layout, ranks, plain, exactness):
     compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=RECOMPUTED[name])
 
@@ -52,7 +61,7 @@ def test_one_rank_recomputes(name, ranks, plain, exactness):
 
 @pytest.mark.parametrize("mode", ["full", "activations", "larger_than", "list_of_layers"])
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
-@pytest.mark.parametrize("name", ["blocks", "attention"])
+@pytest.mark.parametrize("name", ["blocks", pytest.param("attention", marks=pytest.mark.slow)])
 def test_every_mode_of_kerass_scope_trains_as_without(name, layout, mode, ranks, plain, exactness):
     compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=(), mode=mode)
 

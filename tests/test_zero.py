@@ -13,17 +13,16 @@ from tests.test_exactness import slot_distance
 
 QUICK = {
     2: (
-        "adamw",
         "ema-accumulation-class-weight",
         "loss-scale-accumulation",
-        "regularizers",
         "embedding-adam",
         "two-optimizers",
         "jit-steps-per-execution",
         "bfloat16",
     ),
-    4: ("ema", "one-row-left-over"),
+    4: ("one-row-left-over",),
 }
+SIMPLE = ("adam", "loss scale")
 LONG = [(1, 4), (2, 2), (2, 4), (3, 2), (3, 4)]
 SUMS = 1e-6  # where numbers are added in another order: a norm of parts, steps' gradients of all ranks
 
@@ -62,7 +61,9 @@ def test_all_stages_end_where_one_process_ends_and_two_where_data_parallel_does(
             require_equal(results, whole, 0.0 if is_equal else SUMS)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "averaging and accumulating", "loss scale"])
+@pytest.mark.parametrize(
+    "optimizer", ["averaging and accumulating", *(pytest.param(each, marks=pytest.mark.slow) for each in SIMPLE)]
+)
 @pytest.mark.parametrize(("size", "mesh"), [(3, None), (4, None), (4, (2, 2))])
 def test_dims_are_divided_that_do_not_divide_evenly_and_beside_layouts(optimizer, size, mesh, ranks):
     plain = ranks(size).run(zero_tasks.train_uneven, optimizer=optimizer, mesh=mesh)
