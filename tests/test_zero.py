@@ -164,3 +164,10 @@ def test_memory_is_what_the_formula_says(stage, size):
     least = most - (1 / size if stage == 3 else 0)  # where a weight is updated at once, and its gradient goes
     assert len(ratios) == size
     assert all(0.9 * least <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)
+
+
+def test_the_example_trains_what_one_rank_cannot_hold():
+    job = start("mpirun", 2, "examples/fsdp.py", "--zero", "3")
+    assert job.status == 0 and job.find("trained by 2 ranks of 700 MB"), job.output
+    job = start("mpirun", 2, "examples/fsdp.py", "--zero", "0")
+    assert job.status != 0 and "ResourceExhaustedError" in job.output, job.output
