@@ -33,10 +33,8 @@ def main() -> None:
         model = network(arguments.width, arguments.layers)
         history = fit(model)
     if kp.rank() == 0:
-        megabytes = 4 * model.count_params() / 2**20
-        print(
-            f"{megabytes:.0f} MB of weights, as much of gradients, twice as much of Adam's state: {4 * megabytes:.0f} MB"
-        )
+        weights = 4 * model.count_params() / 2**20
+        print(f"{weights:.0f} MB of weights; with gradients and Adam's state four times as much: {4 * weights:.0f} MB")
         print(f"trained by {kp.size()} ranks of {arguments.megabytes} MB; losses {history.history['loss']}")
 
 
