@@ -18,6 +18,7 @@ class Placement:
         slots: the same of the optimizer's state.
         accumulator: the same of the sum of some steps' gradients, where an optimizer accumulates them.
         data_axis: the axis along which ranks have other rows, None where no strategy says so.
+        is_gathered_on_use: True if operations gather a value that ranks with other rows divide, each time they need it.
     """
 
     stored: Axes = ()
@@ -25,6 +26,7 @@ class Placement:
     slots: Axes = ()
     accumulator: Axes = ()
     data_axis: str | None = None
+    is_gathered_on_use: bool = False
 
     @property
     def part_dim(self) -> int | None:
@@ -69,7 +71,7 @@ def in_parts(
     dim = min(free, key=lambda dim: (Fraction(length_of(shape[dim], num_parts, 0), shape[dim]), dim))
     axes = tuple(data_axis if each == dim else axis for each, axis in enumerate(stored or (None,) * len(shape)))
     if stage == 3:
-        return alike(axes, data_axis)
+        return Placement(axes, axes, axes, axes, data_axis, is_gathered_on_use=True)
     return Placement(stored, axes, axes, axes if stage == 2 else stored, data_axis)
 
 

@@ -17,6 +17,7 @@ from keras_par.plan.placement import Placement
 from keras_par.seam.variables import operations
 from keras_par.seam.variables.division import division_of
 from keras_par.seam.variables.open_variable import become_open
+from keras_par.sharding.collectives import gather_and_enter
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.on_use import GatheredOnUse
 from keras_par.sharding.parts import scattered_backward
@@ -81,8 +82,8 @@ class ShardedVariable(keras.Variable):
     def value(self) -> Any:
         """The value as Keras's code sees it, see the class.
 
-        Axes along which the ranks have other rows are gathered: in a graph by the operations that use the value, else
-        here, at the cost of one all-gather, and one reduce-scatter backward, which sums the rows' gradients.
+        Axes along which the ranks have other rows are gathered: by the operations that use the value if it lies so,
+        else here, at the cost of one all-gather, and one reduce-scatter backward, which sums the rows' gradients.
         """
         if self._value is None or (in_stateless_scope() and not in_symbolic_scope()) or is_local():
             return super().value
@@ -93,17 +94,18 @@ class ShardedVariable(keras.Variable):
         gathered = whole_value(self)
         if gathered is not None:
             return gathered
-        data_axis, axes = placement_of(self).data_axis, self.axes
+        placement, axes = placement_of(self), self.axes
+        data_axis = placement.data_axis
         if data_axis is None or data_axis not in axes:
             shard = self._maybe_autocast(scattered_backward(tf.convert_to_tensor(self._value), self))
             return ShardedTensor(shard, axes, self.mesh)
         dim = axes.index(data_axis)
         rows, axes = self.mesh.along(data_axis), (*axes[:dim], None, *axes[dim + 1 :])
-        stored = tf.convert_to_tensor(self._value)
-        weight = GatheredOnUse(stored, dim, self._shape[dim], rows, axes, self.mesh, tf.as_dtype(self.dtype))
-        if not tf.executing_eagerly():
-            return weight
-        return ShardedTensor(weight.local, axes, self.mesh) if any(axes) else weight.local
+        stored, length = tf.convert_to_tensor(self._value), self._shape[dim]
+        if placement.is_gathered_on_use and not tf.executing_eagerly():
+            return GatheredOnUse(stored, dim, length, rows, axes, self.mesh, tf.as_dtype(self.dtype))
+        gathered = gather_and_enter(self._maybe_autocast(stored), dim, rows, length)
+        return ShardedTensor(gathered, axes, self.mesh) if any(axes) else gathered
 
     @property
     def handle(self):
