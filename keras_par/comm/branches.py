@@ -14,7 +14,7 @@ def seen(handle: tf.Tensor) -> tf.Tensor:
     while type(graph).__name__ in BRANCHES:
         branches.append(graph)
         graph = graph.outer_graph
-    if branches and isinstance(graph, tf.__internal__.FuncGraph):
+    if branches and hasattr(graph, "capture"):
         for each in (graph, *reversed(branches)):
             handle = each.capture(handle)
     return handle

@@ -23,7 +23,7 @@ from keras_par.sharding.tensor import ShardedTensor
 class GatheredOnUse(ShardedTensor):
     """A weight of which ranks with other rows store a shard each, besides how other axes divide it.
 
-    What does not know it gets `local`, which is gathered once in a graph and kept for the backward pass.
+    It is of one graph. What does not know it gets `local`, which is gathered once and kept for the backward pass.
 
     Args:
         stored: this rank's shard.
@@ -60,10 +60,9 @@ class GatheredOnUse(ShardedTensor):
     @property
     def local(self) -> tf.Tensor:
         """Gathered over the ranks with other rows. Costs one all-gather, and one reduce-scatter backward."""
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        known = self._gathered
-        if graph is None or known is None or known[0] is not graph or is_lost(self.stored, known[1]):
-            others = [] if graph is None else window.current().before_gather()
+        graph, known = tf.compat.v1.get_default_graph(), self._gathered
+        if known is None or known[0] is not graph or is_lost(self.stored, known[1]):
+            others = window.current().before_gather()
             known = self._gathered = graph, differentiable(lambda x: self.gather(x, others), self.scatter, self.stored)
         return known[1]
 
@@ -79,8 +78,7 @@ class GatheredOnUse(ShardedTensor):
         gradient = tf.cast(tf.ensure_shape(gradient, shape), dtype)
         sent = gradient if half is None else tf.cast(gradient, half)
         shard = tf.cast(scatter(sent, self._dim, self._rows), dtype)
-        if not tf.executing_eagerly():
-            window.current().scattered(shard)
+        window.current().scattered(shard)
         return shard
 
 
