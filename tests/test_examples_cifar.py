@@ -84,6 +84,7 @@ def test_the_example_in_one_process_takes_the_same_data(data_dir):
     assert len(job.find(r"epoch \d/2 step 2/2: loss .*, 16 rows, ")) == 2, job.output
 
 
+@pytest.mark.slow
 def test_resnet50_finds_its_strategy(data_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_PAR_CACHE", str(tmp_path / "wheels"))  # beside which the machine's measures are kept
     job = start("mpirun", 2, "examples/resnet50.py", "--smoke", "--auto", "--data-dir", data_dir)

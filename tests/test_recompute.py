@@ -102,7 +102,7 @@ def test_a_step_sends_twice_what_goes_forward(name, layout, ranks):
     assert found[0]["layers"] == without[0]["layers"]
 
 
-@pytest.mark.parametrize("layout", [recompute_tasks.DATA, "columns and rows"])
+@pytest.mark.parametrize("layout", [recompute_tasks.DATA, pytest.param("columns and rows", marks=pytest.mark.slow)])
 def test_a_step_takes_less_memory(layout, ranks):
     found = ranks(2).run(recompute_tasks.measure_peaks, layout=layout)
     assert len(found) == 2

@@ -14,7 +14,6 @@ from tests.test_exactness import slot_distance
 QUICK = {
     2: (
         "ema-accumulation-class-weight",
-        "loss-scale-accumulation",
         "embedding-adam",
         "two-optimizers",
         "jit-steps-per-execution",
