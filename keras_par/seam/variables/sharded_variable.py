@@ -25,7 +25,20 @@ from keras_par.sharding.tensor import ShardedTensor
 from keras_par.sharding.views import PLACEMENT, is_local, leader, local_view, placement_of, whole_value
 
 
-class ScatteredVariable(keras.Variable):
+class StoredVariable(keras.Variable):
+    """A variable that gradients and optimizers know by what this rank stores of it, whatever `value` makes of that."""
+
+    @property
+    def handle(self):
+        """Of what is stored."""
+        return self._value.handle
+
+    @property
+    def _shared_name(self):
+        return self._value._shared_name
+
+
+class ScatteredVariable(StoredVariable):
     """A whole variable whose gradient is scattered in the backward pass, as the second stage of ZeRO has it."""
 
     mesh: RankMesh
@@ -37,17 +50,8 @@ class ScatteredVariable(keras.Variable):
             return super().value
         return self._maybe_autocast(scattered_backward(self._value, self))
 
-    @property
-    def handle(self):
-        """Of the value, as gradients are."""
-        return self._value.handle
 
-    @property
-    def _shared_name(self):
-        return self._value._shared_name
-
-
-class ShardedVariable(keras.Variable):
+class ShardedVariable(StoredVariable):
     """A variable whose shape is the whole's and whose `value` is a ShardedTensor.
 
     Variables become one when they are made with a layout that divides them: they hold this rank's slice of what the
@@ -106,15 +110,6 @@ class ShardedVariable(keras.Variable):
             return GatheredOnUse(stored, dim, length, rows, axes, self.mesh, tf.as_dtype(self.dtype))
         gathered = gather_and_enter(self._maybe_autocast(stored), dim, rows, length)
         return ShardedTensor(gathered, axes, self.mesh) if any(axes) else gathered
-
-    @property
-    def handle(self):
-        """Of the shard, as gradients are."""
-        return self._value.handle
-
-    @property
-    def _shared_name(self):
-        return self._value._shared_name
 
     def _validate_shape(self, shape):
         return self._shape if self._shape is not None else super()._validate_shape(shape)
