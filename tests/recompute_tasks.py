@@ -1,7 +1,6 @@
 """What the ranks of a pool do for the tests of recomputation; and the models that are recomputed."""
 
 import contextlib
-import ctypes
 from collections import Counter
 
 import keras
@@ -266,37 +265,6 @@ def data_of(model: keras.Model, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
         return words, words[:, ::-1]
     x = generator.normal(size=(num_rows, *model.input_shape[1:])).astype("float32")
     return x, generator.normal(size=(num_rows, WIDTH)).astype("float32")
-
-
-def measure_peaks(layout: str) -> dict:
-    """By how many megabytes this process grows at most in a step with recomputation, and in one without."""
-    return {is_on: peak_of(layout, ("block_.*",) if is_on else ()) for is_on in (True, False)}
-
-
-def peak_of(layout: str, recompute: tuple[str, ...]) -> float:
-    global WIDTH, NUM_BLOCKS
-    before = WIDTH, NUM_BLOCKS
-    keras.utils.clear_session(free_memory=False)
-    WIDTH, NUM_BLOCKS = 64, 10
-    try:
-        with strategy_of(layout, "blocks", recompute=recompute).scope():
-            model = MODELS["blocks"]()
-        x, y = data_of(model, 16384)
-        model.train_on_batch(x[:64], y[:64])
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed and kept would be used again
-        begin = megabytes("VmRSS")
-        model.train_on_batch(x, y)
-        return megabytes("VmHWM") - begin
-    finally:
-        WIDTH, NUM_BLOCKS = before
-
-
-def megabytes(key: str) -> float:
-    """A line of this process's memory."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(key))
 
 
 def mark_and_undo() -> dict:

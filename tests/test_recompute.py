@@ -4,8 +4,10 @@ import pytest
 
 from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
 from keras_par.plan.options import Options
-from tests import recompute_tasks
+from tests import memory, recompute_tasks
 from tests.compare import relative_distance
+from tests.jobs import start
+from tests.launcher import program
 from tests.ranks.pool import together
 
 LAYOUTS = [recompute_tasks.DATA, *recompute_tasks.LAYOUTS]
@@ -103,11 +105,12 @@ def test_a_step_sends_twice_what_goes_forward(name, layout, ranks):
 
 
 @pytest.mark.parametrize("layout", [recompute_tasks.DATA, pytest.param("columns and rows", marks=pytest.mark.slow)])
-def test_a_step_takes_less_memory(layout, ranks):
-    found = ranks(2).run(recompute_tasks.measure_peaks, layout=layout)
-    assert len(found) == 2
-    for peaks in found:
-        assert peaks[True] < 0.6 * peaks[False], peaks
+def test_a_step_takes_less_memory(layout):
+    job = start("mpirun", 2, program("recompute_memory"), layout, **memory.KEEPING_NONE)
+    assert job.status == 0, job.output
+    peaks = [tuple(map(float, each)) for each in job.find(r"recomputed (\S+) kept (\S+)")]
+    assert len(peaks) == 2
+    assert all(recomputed < 0.6 * kept for recomputed, kept in peaks), peaks
 
 
 def test_names_are_those_of_the_models_layers(ranks):

@@ -5,6 +5,7 @@ import pytest
 
 from keras_par.catalogue.strategy_file import parse_strategy
 from tests import reduce_by_tasks as tasks
+from tests.jobs import start, write_script
 from tests.ranks.pool import Failure, together
 
 WAYS = ["auto", "horovod", "shared_memory", "horovod"]
@@ -54,6 +55,24 @@ def test_groups_of_a_mesh_go_the_way_that_is_chosen(ranks):
         )
         for one, other in zip(*result["weights"], strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_all_ranks_make_the_groups_of_a_mesh_that_nothing_asked_for_before(tmp_path):
+    """As they say which way sums go, in a program that begins with it."""
+    program = """
+        import keras, numpy as np
+        import keras_par as kp
+
+        kp.init()
+        mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"])
+        with kp.ModelParallel(layout_map=keras.distribution.LayoutMap(mesh), batch_dim_name="batch").scope():
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+            model.compile("sgd", "mse")
+        model.train_on_batch(np.ones((4, 3)), np.ones((4, 2)))
+        print(f"trained on {kp.size()}")
+    """
+    job = start("mpirun", 2, write_script(tmp_path, program), seconds=60)
+    assert job.find("trained on 2") == ["trained on 2"] * 2, job.output
 
 
 @pytest.mark.parametrize(("compression", "tolerance"), [("fp16", 1e-3), ("bf16", 1e-2)])

@@ -84,6 +84,22 @@ def test_ranks_that_part_end_the_job_if_that_is_wished(size):
     assert job.end - began(job, "part") < NOTICED_AFTER + 6
 
 
+def test_one_interrupt_ends_a_job_that_hangs(tmp_path):
+    """Its ranks come to no step after which they could stop."""
+    folder = tmp_path / "out"
+    job = Job("-np", 2, "--hang-after", HANG_AFTER, "--log-dir", folder, program("train"), "none", 1, "part@5")
+    job.wait_for(folder / "events.jsonl")
+    deadline = time.monotonic() + 90
+    while not of_kind(folder, "hang"):
+        assert time.monotonic() < deadline and job.process.poll() is None, job.process.communicate()
+        time.sleep(0.2)
+    job.signal(signal.SIGINT)
+    asked = time.monotonic()
+    ended = job.wait()
+    assert ended.status == 130 and time.monotonic() - asked < NOTICED_AFTER
+    assert "run different code from step 5 of epoch 1 on" in ended.panels[-1]
+
+
 def test_a_rank_that_does_not_come_to_init_is_named(tmp_path):
     script = tmp_path / "late.py"
     script.write_text(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests import tasks, zero_tasks
+from tests import memory, tasks, zero_tasks
 from tests.cases import CASES
 from tests.compare import relative_distance
 from tests.jobs import start
@@ -154,8 +154,7 @@ def test_as_many_bytes_are_sent(stage, most, ranks):
 )
 def test_memory_is_what_the_formula_says(stage, size):
     """Of float32 Adam: P bytes of weights, P of gradients, 2 P of state, of which a rank has its part."""
-    kept = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": "1000000"}  # else allocators keep memory for later
-    job = start("mpirun", size, program("zero_memory"), str(stage), **kept)
+    job = start("mpirun", size, program("zero_memory"), str(stage), **memory.KEEPING_NONE)
     assert job.status == 0, job.output
     ratios = [float(peak) / float(weights) for peak, weights in job.find(r"peak (\S+) of weights (\S+)")]
     window = 2 / 24  # two layers, of which gradients or weights are whole at once

@@ -34,6 +34,10 @@ class HangWatch:
         """Takes in a rank's stacks."""
         self._stacks[rank] = text
 
+    def abort(self) -> None:
+        """From now on a hang ends the job, also one that has been told."""
+        self._aborts, self._told = True, None
+
     def look(self) -> bool:
         """True once a hang has been told."""
         if self._asked:

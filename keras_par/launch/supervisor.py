@@ -207,9 +207,9 @@ class Supervisor:
         if self._ending is not None:
             self._ending.decide()
         self._look_for_silence()
-        if self._is_complete and self._ending is None and self._deadline is None and self._hang_watch.look():
-            self._has_hung = self._settings.on_hang == "abort"
-            self._deadline = time.monotonic() if self._has_hung else None
+        if self._is_complete and self._deadline is None and self._hang_watch.look():
+            self._has_hung = self._settings.on_hang == "abort" and self._ending is None
+            self._deadline = time.monotonic() if self._has_hung or self._ending is not None else None
         if self._engine.poll() is not None and self._deadline is None:
             self._has_lost_engine = bool(self._members.running)
             self._deadline = time.monotonic() + END_SECONDS
@@ -240,6 +240,7 @@ class Supervisor:
         self._folder.event("interrupt", f"the user sent {signal.Signals(self._interrupts[0]).name}")
         if self._is_complete:
             self._ending = Ending(self._members)
+            self._hang_watch.abort()
         else:
             self._end_ranks("terminate")
 

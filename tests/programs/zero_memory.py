@@ -1,6 +1,6 @@
 """Trains a wide model for some steps; prints in MB the most memory that a rank had for it, and that of its weights.
 
-To be run without oneDNN and with MALLOC_MMAP_THRESHOLD_: else TensorFlow and the C library keep memory for later.
+To be run with the settings of `tests.memory`.
 
 zero_memory.py STAGE
 """
@@ -11,14 +11,9 @@ import keras
 import numpy as np
 
 import keras_par as kp
+from tests import memory
 
 WIDTH, DEPTH, ROWS = 2048, 24, 16
-
-
-def megabytes(kind: str) -> float:
-    """Of this process."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(kind))
 
 
 def fit(width: int, depth: int) -> keras.Model:
@@ -32,6 +27,6 @@ def fit(width: int, depth: int) -> keras.Model:
 
 kp.init(seed="own")
 fit(64, 2)  # loads what is loaded late
-before = megabytes("VmRSS")
+before = memory.now()
 weights = fit(WIDTH, DEPTH).count_params() * 4 / 2**20
-print(f"peak {megabytes('VmHWM') - before} of weights {weights}", flush=True)
+sys.stdout.write(f"peak {memory.peak() - before} of weights {weights}\n")

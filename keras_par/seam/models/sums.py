@@ -49,8 +49,8 @@ def announce(model: keras.Model, binding: Binding) -> None:
             "Horovod sums: compile it without run_eagerly=True.",
             stacklevel=2,
         )
+    text = way(binding)  # on all ranks, which make a mesh's groups together
     if communicator.rank > 0:
         return
-    text = way(binding)
     logger.info("keras-par: '%s' runs under %s on %d ranks. %s", model.name, strategy, communicator.size, text)
     heartbeat.current().tell("about", model=model.name, strategy=strategy, sums=text)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_par.base.backend import sentence
 from keras_par.base.supported import SUPPORTED, wanted
@@ -12,6 +13,13 @@ from keras_par.seam.table.replacements import PATCHES
 from keras_par.seam.table.uses import ADAPTERS, USES
 
 NEWEST_TESTED = "3.15"
+
+
+def optimizer() -> keras.Optimizer:
+    """One whose counter of steps is in a graph: an eager one would start TensorFlow before a GPU is chosen."""
+    with tf.Graph().as_default():
+        return keras.optimizers.SGD()
+
 
 # (what makes an instance, the attributes its __init__ must set, why they are needed)
 PRIVATE_ATTRIBUTES = (
@@ -26,7 +34,7 @@ PRIVATE_ATTRIBUTES = (
         "to average state that has no gradients",
     ),
     (
-        lambda: keras.optimizers.SGD(),
+        optimizer,
         ("_trainable_variables", "_trainable_variables_indices"),
         "to find variables again that are divided",
     ),
