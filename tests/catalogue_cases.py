@@ -103,6 +103,7 @@ def network() -> keras.Model:
 @case("zero-2")
 @case("zero-3")
 @case("fsdp")
+@case("hsdp")
 def _():
     inputs = keras.layers.Input((8, 8, 3))
     x = keras.layers.Dense(16, "relu")(keras.layers.Flatten()(inputs))

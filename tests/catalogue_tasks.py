@@ -9,7 +9,7 @@ from tests.catalogue_cases import CASES, data
 SEED = 13
 OPTIMIZERS = {"sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9), "adam": lambda: keras.optimizers.Adam(1e-2)}
 
-WITHOUT_MESH = ("data-parallel", "data-parallel-bf16", "zero-1", "zero-2", "zero-3", "fsdp")
+WITHOUT_MESH = ("data-parallel", "data-parallel-bf16", "zero-1", "zero-2", "zero-3", "fsdp", "hsdp")
 
 
 def train_plain(name: str) -> dict:

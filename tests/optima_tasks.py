@@ -95,6 +95,7 @@ def find_best(
             {
                 "mesh": tuple(best.mesh.values()),
                 "layouts": best.layouts,
+                "zero": best.zero,
                 "sent": [(kind, size) for kind, size, _ in best.prediction.collectives],
                 "gradient_bytes": best.prediction.gradient_bytes,
                 "bytes": best.prediction.num_bytes,

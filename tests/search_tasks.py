@@ -97,7 +97,17 @@ def normalized() -> keras.Model:
     return model
 
 
-ALL = (two_layers, gpt, long_gpt, normalized, softmax_of_vocabulary, recurrent, penalized)
+def wide():
+    """Products whose weights are large enough to be divided by a stage of ZeRO; a bias is not."""
+    x = inputs = layers.Input((256,))
+    for i in range(3):
+        x = layers.Dense(256, "tanh", name=f"wide_{i}")(x)
+    model = keras.Model(inputs, x)
+    model.compile(keras.optimizers.Adam(1e-3), "mse")
+    return model
+
+
+ALL = (wide, two_layers, gpt, long_gpt, normalized, softmax_of_vocabulary, recurrent, penalized)
 MODELS = {each.__name__: each for each in ALL}
 
 
@@ -116,9 +126,11 @@ def compare_drawn(kind: str, parts, mesh: tuple[int, int], choices) -> dict:
     return compare(drawn(kind, parts), layout, mesh)
 
 
-def compare_named(name: str, layout: dict, mesh: tuple[int, ...], recomputed: tuple[str, ...] = ()) -> dict:
-    """The same of a model of the table, of which some layers are computed again in the backward pass."""
-    return compare(MODELS[name], layout, mesh, recomputed)
+def compare_named(
+    name: str, layout: dict, mesh: tuple[int, ...], recomputed: tuple[str, ...] = (), zero: int = 0
+) -> dict:
+    """The same of a model of the table, of which some layers are computed again, in a stage of ZeRO."""
+    return compare(MODELS[name], layout, mesh, recomputed, batch_size=4 * mesh[0], zero=zero)
 
 
 def compare(
@@ -127,6 +139,7 @@ def compare(
     mesh: tuple[int, ...],
     recomputed: tuple[str, ...] = (),
     batch_size: int = 8,
+    zero: int = 0,
 ) -> dict:
     """What a step sends as the search predicts it, and as tracing it on a rank counts it: kinds with bytes."""
     from keras_par.plan.cost import predict
@@ -140,15 +153,17 @@ def compare(
     trace = look_at(build)
     keras.utils.clear_session(free_memory=False)
     sizes = named(mesh)
-    setting = Setting(machine_of("cpu-cluster"), sizes, "batch", batch_size)
+    setting = Setting(machine_of("cpu-cluster"), sizes, "batch", batch_size, zero)
     plan = Mesh(mesh, tuple(sizes), tuple(range(math.prod(mesh))))
     prediction = predict(trace, {path: divided(axes, plan) for path, axes in layout.items()}, setting, recomputed)
-    calls, held = traced(build, layout, mesh, recomputed, batch_size)
+    calls, held = traced(build, layout, mesh, {"recompute": recomputed, "zero": zero}, batch_size)
     own = [call for call in calls if not call.name.startswith((SUMS_OF_GRADIENTS, NORMS))]
     gradients = [call for call in calls if call.name.startswith(SUMS_OF_GRADIENTS)]
     return {
         "predicted": Counter(f"{kind} {size}" for kind, size, _ in prediction.collectives),
         "counted": Counter(f"{call.kind} {call.num_bytes}" for call in own),
+        "predicted_bytes": sum(size for _, size, _ in prediction.collectives) + prediction.gradient_bytes,
+        "counted_bytes": sum(call.num_bytes or 0 for call in calls),
         "predicted_gradients": prediction.gradient_bytes,
         "counted_gradients": sum(call.num_bytes or 0 for call in gradients),
         "predicted_variables": prediction.parts["variables"],
@@ -161,7 +176,7 @@ def traced(
     build: Callable[[], keras.Model],
     layout: dict,
     mesh: tuple[int, ...],
-    recomputed: tuple[str, ...],
+    options: dict,
     batch_size: int,
 ) -> tuple[list, int]:
     """The collectives of a step as rank 0 of a job that does not exist traces it, and the bytes of its variables."""
@@ -178,8 +193,7 @@ def traced(
         layout_map = keras.distribution.LayoutMap(device_mesh)
         for path, axes in layout.items():
             layout_map[path] = axes
-        options = {"batch_dim_name": "batch", "recompute": recomputed}
-        with kp.ModelParallel(layout_map=layout_map, **options).scope():
+        with kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch", **options).scope():
             model = build()
             if bound(model) is None:
                 bind(model)
@@ -278,7 +292,7 @@ def find_best(
     best = find(look_at(MODELS[name]), known, num_ranks, batch_size, search, memory, sizes, fixed, num_axes).best
     prediction = best.prediction
     found = {"mesh": best.mesh, "layouts": best.layouts, "seconds": prediction.seconds}
-    found |= {"bytes": prediction.num_bytes, "recomputed": best.recomputed}
+    found |= {"bytes": prediction.num_bytes, "recomputed": best.recomputed, "zero": best.zero}
     return {**found, "collectives": prediction.collectives}
 
 

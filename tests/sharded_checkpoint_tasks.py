@@ -31,13 +31,16 @@ def scope(mesh: str | None, layout: str = "wide"):
     """What a script does before it builds its model.
 
     Args:
-        mesh: "2x2" and the like, or "data", or None for neither; "data zero 1" has that stage.
+        mesh: "2x2" and the like, or "data", or None for neither; "data zero 1" has that stage, "replicas" has two
+            replicas of the third.
         layout: of variables over a mesh.
     """
     if mesh is None:
         return contextlib.nullcontext()
     import keras_par as kp
 
+    if mesh == "replicas":
+        return kp.DataParallel(zero=3, zero_min_kb=0, zero_ranks=2).scope()
     if mesh.startswith("data"):
         return kp.DataParallel(zero=int(mesh.removeprefix("data").removeprefix(" zero") or 0), zero_min_kb=0).scope()
     device_mesh = keras.distribution.DeviceMesh(tuple(map(int, mesh.split("x"))), ("batch", "model"))

@@ -140,12 +140,14 @@ def test_where_only_storage_over_the_batch_fits_that_is_found(ranks):
     rows = 4096 * 1024 * ITEM  # of one layer, of all ranks
     [free] = find(ranks, "mlp", [4096], 4, sending(1e12), memory=1e12, mesh=(4, 1), **options)
     assert free["layouts"] == {} and free["bytes"] == free["whole_bytes"] > 3 * weights + rows
-    memory = 0.8 * free["bytes"]
-    for mesh in (None, (4, 1)):
-        [found] = find(ranks, "mlp", [4096], 4, sending(1e12), memory=memory, mesh=mesh, **options)
-        assert found["mesh"] == (4, 1) and found["bytes"] <= memory
-        assert all(num_bytes > memory for num_bytes in found["others"].values())
-        assert set(found["layouts"].values()) == {("batch", None)}
+    for share, zero, layouts in ((0.8, 0, {("batch", None)}), (0.6, 3, set())):  # a layout, then a stage of ZeRO
+        memory = share * free["bytes"]
+        [found] = find(ranks, "mlp", [4096], 4, sending(1e12), memory=memory, mesh=(4, 1), **options)
+        assert found["bytes"] <= memory
+        assert found["zero"] == zero and set(found["layouts"].values()) == layouts
+    [found] = find(ranks, "mlp", [4096], 4, sending(1e12), memory=memory, **options)
+    assert found["mesh"] == (4, 1) and found["zero"] == 3
+    assert all(num_bytes > memory for num_bytes in found["others"].values())
 
 
 @pytest.mark.parametrize("machine", [KNOWN, machine_of("gpu-host")], ids=lambda machine: machine.name)

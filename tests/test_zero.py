@@ -22,7 +22,8 @@ QUICK = {
     4: ("one-row-left-over",),
 }
 SIMPLE = ("adam", "loss scale")
-LONG = [(1, 4), (2, 2), (2, 4), (3, 2), (3, 4)]
+PEAKS = [(stage, size, model) for stage in (0, 1, 2, 3) for size in (2, 4) for model in ("mlp", "gpt")]
+QUICK_PEAK = (1, 2, "mlp")
 SUMS = 1e-6  # where numbers are added in another order: a norm of parts, steps' gradients of all ranks
 
 
@@ -73,6 +74,38 @@ def test_dims_are_divided_that_do_not_divide_evenly_and_beside_layouts(optimizer
         # Three ranks do without shared memory, and Horovod adds up in an order of its own.
         is_equal = size != 3 and stage < 3 and not (stage == 2 and plain[0]["accumulates"])
         require_equal(results, plain, 0.0 if is_equal else SUMS)
+
+
+@pytest.mark.parametrize("mesh", [None, pytest.param((4, 1), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_each_two_ranks_may_divide_a_replica(stage, mesh, ranks):
+    plain = ranks(4).run(zero_tasks.train_uneven, optimizer="averaging and accumulating", mesh=mesh)
+    options = {"optimizer": "averaging and accumulating", "mesh": mesh, "zero": stage, "zero_min_kb": 0}
+    results = ranks(4).run(zero_tasks.train_uneven, zero_ranks=2, **options)
+    assert len(results) == 4
+    assert all(result["parts" if stage < 3 else "stored"] > 0 and result["shards"] > 0 for result in results)
+    require_equal(results, plain, SUMS)
+
+
+def test_replicas_send_each_other_parts_of_gradients_only(ranks):
+    """A weight of 8 x 10, of which two ranks have 40 elements each."""
+    for found in ranks(4).run(zero_tasks.sent_between, zero=3, zero_min_kb=0, zero_ranks=2):
+        gathered, scattered, summed = (found[kind] for kind in ("all_gather", "reduce_scatter", "all_reduce"))
+        assert 40 * 4 in gathered and 80 * 4 in scattered and 40 * 4 in summed and 80 * 4 not in summed
+
+
+@pytest.mark.parametrize(("zero_ranks", "said"), [(3, "zero_ranks=3 does not divide the 4 ranks"), (0, "is unknown")])
+def test_replicas_that_cannot_be_are_refused(zero_ranks, said, ranks):
+    for failure in ranks(4).attempt(zero_tasks.train_uneven, optimizer="adam", zero=3, zero_ranks=zero_ranks):
+        assert isinstance(failure, Failure) and said in failure.message
+
+
+def test_options_without_a_stage_say_that_they_do_nothing(ranks):
+    for said in ranks(2).run(zero_tasks.warned, zero_ranks=2, zero_min_kb=8):
+        assert [text.split(" is ignored")[0] for text in said] == [
+            "keras-par: zero_min_kb=8",
+            "keras-par: zero_ranks=2",
+        ]
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -150,15 +183,16 @@ def test_as_many_bytes_are_sent(stage, most, ranks):
 
 
 @pytest.mark.parametrize(
-    ("stage", "size"), [(1, 2), *(pytest.param(stage, size, marks=pytest.mark.slow) for stage, size in LONG)]
+    ("stage", "size", "model"),
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each != QUICK_PEAK)) for each in PEAKS],
 )
-def test_memory_is_what_the_formula_says(stage, size):
+def test_memory_is_what_the_formula_says(stage, size, model):
     """Of float32 Adam: P bytes of weights, P of gradients, 2 P of state, of which a rank has its part."""
-    job = start("mpirun", size, program("zero_memory"), str(stage), **memory.KEEPING_NONE)
+    job = start("mpirun", size, program("zero_memory"), str(stage), model, **memory.KEEPING_NONE)
     assert job.status == 0, job.output
     ratios = [float(peak) / float(weights) for peak, weights in job.find(r"peak (\S+) of weights (\S+)")]
     window = 2 / 24  # two layers, of which gradients or weights are whole at once
-    most = {1: 2 + 2 / size, 2: 1 + 3 / size + window, 3: 4 / size + window}[stage]
+    most = {0: 4, 1: 2 + 2 / size, 2: 1 + 3 / size + window, 3: 4 / size + window}[stage]
     least = most - (1 / size if stage == 3 else 0)  # where a weight is updated at once, and its gradient goes
     assert len(ratios) == size
     assert all(0.9 * least <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)

@@ -1,5 +1,6 @@
 """What the ranks run for test_zero.py: trainings of which ranks with other rows divide a part, and what is where."""
 
+import warnings
 from typing import Any
 
 import keras
@@ -158,6 +159,28 @@ def sent(**options) -> list[tuple[str, int]]:
     size = kp.size()
     share = {"all_reduce": 2 * (size - 1) / size, "reduce_scatter": (size - 1) / size, "all_gather": size - 1}
     return [(call.kind, round(call.num_bytes * share[call.kind])) for call in described.collectives["train_step"]]
+
+
+def sent_between(**options) -> dict[str, list[int]]:
+    """The bytes that a rank gives to the collectives of a step, by kind."""
+    import keras_par as kp
+
+    keras.utils.set_random_seed(7)
+    with strategy(None, **options).scope():
+        model = uneven("adam")
+        fit(model, epochs=1)
+    found: dict[str, list[int]] = {}
+    for call in kp.describe(model).collectives["train_step"]:
+        found.setdefault(call.kind, []).append(call.num_bytes)
+    return found
+
+
+def warned(**options) -> list[str]:
+    """What is said of options when a strategy is made."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        strategy(None, **options)
+    return [str(each.message) for each in said]
 
 
 def begin_from_file(path: str, zero: int) -> dict:

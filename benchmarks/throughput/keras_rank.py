@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import time
@@ -40,13 +41,13 @@ def plain(workload: Workload, args):
     return with_phases(workload, epochs_of(compiled(workload), batches(workload, 0, 1, args.ranks)))
 
 
-def keras_par(workload: Workload, args):
-    """This package, which cuts the global batches itself."""
+def keras_par(workload: Workload, args, **options):
+    """This package, which cuts the global batches itself; options are of its strategy."""
     import keras_par as kp
 
     kp.init()
     assert kp.size() == args.ranks
-    with kp.DataParallel().scope():
+    with kp.DataParallel(**options).scope():
         model = compiled(workload)
 
     def sent():
@@ -171,6 +172,8 @@ SYSTEMS = {
     "independent": independent,
     "plain": plain,
     "keras-par": keras_par,
+    "keras-par-bf16": functools.partial(keras_par, compression="bf16"),
+    **{f"zero-{stage}": functools.partial(keras_par, zero=stage) for stage in (1, 2, 3)},
     "loop": loop,
     "loop-dense": loop_dense,
     "reduction": reduction,

@@ -118,6 +118,10 @@ def torch_ddp(workload: str, num_ranks: int, rank: int) -> list[str]:
     return [*module, "--ranks", str(num_ranks), "--rank", str(rank)]
 
 
+def torch_fsdp(workload: str, num_ranks: int, rank: int) -> list[str]:
+    return [*torch_ddp(workload, num_ranks, rank), "--fsdp"]
+
+
 def jax_ranks(workload: str, num_ranks: int, rank: int) -> list[str]:
     return keras_rank("jax-processes", workload, num_ranks, "--rank", str(rank), python=python_of("jax"))
 
@@ -130,6 +134,7 @@ def jax_devices(workload: str, num_ranks: int) -> Team:
     return in_one_process("jax-devices", "jax", **variables)(workload, num_ranks)
 
 
+LARGE = ("wide", "gpt")
 FAST = {"HOROVOD_CYCLE_TIME": "0.2"}
 SYSTEMS = {
     "bound": System("independent processes (bound)", side_by_side(alone)),
@@ -139,7 +144,10 @@ SYSTEMS = {
     "loop": System("hand-written Horovod loop, MPI", by_mpirun("loop", **FAST)),
     "loop-dense": System("the loop, dense gradients", by_mpirun("loop-dense", **FAST), only=("recommender",)),
     "reduction": System("only the loop's all-reduce", by_mpirun("reduction", **FAST)),
+    "keras-par-bf16": System("keras-par, MPI, compression='bf16'", by_mpirun("keras-par-bf16", **FAST)),
+    **{f"zero-{n}": System(f"keras-par, MPI, zero={n}", by_mpirun(f"zero-{n}", **FAST), LARGE) for n in (1, 2, 3)},
     "ddp": System("PyTorch DDP, Gloo", side_by_side(torch_ddp)),
+    "fsdp": System("PyTorch FSDP2, Gloo", side_by_side(torch_fsdp), only=LARGE),
     "jax": System("Keras on JAX, DataParallel, devices", jax_devices),
     "jax-processes": System("Keras on JAX, DataParallel, processes", side_by_side(jax_ranks, KERAS_BACKEND="jax")),
     "mirrored": System("tf.distribute, MirroredStrategy", in_one_process("mirrored")),

@@ -1,12 +1,14 @@
-"""Trains a workload's twin with PyTorch's DistributedDataParallel in one process of a team."""
+"""Trains a workload's twin with PyTorch's DistributedDataParallel or FSDP2 in one process of a team."""
 
 import argparse
 import os
 import time
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,6 +22,12 @@ def mlp():
     return nn.Sequential(
         nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
     )
+
+
+def wide():
+    sizes = [784, *[workloads.WIDE] * workloads.NUM_WIDE]
+    hidden = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(workloads.WIDE, 10))
 
 
 def cnn():
@@ -103,7 +111,15 @@ class Recommender(nn.Module):
         return self.logits(functional.relu(self.hidden(pair)))
 
 
-MODELS = {"mlp": mlp, "cnn": cnn, "resnet": resnet, "gpt": Gpt, "recommender": Recommender}
+def divided(model: nn.Module) -> nn.Module:
+    """By FSDP2, each layer by itself, or each block of a transformer."""
+    for part in model.modules():
+        if isinstance(part, Block) or (isinstance(part, nn.Linear) and not isinstance(model, Gpt)):
+            fully_shard(part)
+    return fully_shard(model)
+
+
+MODELS = {"mlp": mlp, "wide": wide, "cnn": cnn, "resnet": resnet, "gpt": Gpt, "recommender": Recommender}
 
 
 def main():
@@ -111,13 +127,15 @@ def main():
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--ranks", type=int, default=2, help="how many ranks share a step's rows (%(default)s)")
     parser.add_argument("--rank", type=int, default=0, help="this one (%(default)s)")
+    parser.add_argument("--fsdp", action="store_true", help="divides weights, gradients and state")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     address, port = os.environ["BENCHMARK_WORKERS"].split(",")[0].split(":")
     dist.init_process_group("gloo", init_method=f"tcp://{address}:{port}", world_size=args.ranks, rank=args.rank)
     workload = WORKLOADS[args.workload]
-    model = DistributedDataParallel(MODELS[args.workload]())
+    model = MODELS[args.workload]()
+    model = divided(model) if args.fsdp else DistributedDataParallel(model)
     rate = workload.learning_rate
     if rate is None:
         optimizer = torch.optim.Adam(model.parameters(), 1e-4)

@@ -37,12 +37,23 @@ def images(*shape: int) -> Callable[[int], tuple]:
     return rows
 
 
+WIDE, NUM_WIDE = 2048, 6
+
+
 def mlp():
     import keras
     from keras import layers
 
     hidden = [layers.Flatten(), layers.Dense(512, "relu"), layers.Dense(512, "relu")]
     return keras.Sequential([layers.Input((28, 28, 1)), *hidden, layers.Dense(10)])
+
+
+def wide():
+    import keras
+    from keras import layers
+
+    hidden = [layers.Dense(WIDE, "relu") for _ in range(NUM_WIDE)]
+    return keras.Sequential([layers.Input((28, 28, 1)), layers.Flatten(), *hidden, layers.Dense(10)])
 
 
 def cnn():
@@ -113,6 +124,7 @@ def recommender():
 
 WORKLOADS = {
     "mlp": Workload(images(28, 28, 1), mlp, rows_per_rank=32, num_steps=400),
+    "wide": Workload(images(28, 28, 1), wide, rows_per_rank=64, num_steps=6, learning_rate=None),
     "cnn": Workload(images(28, 28, 1), cnn, rows_per_rank=32, num_steps=150),
     "resnet": Workload(images(32, 32, 3), resnet, rows_per_rank=32, num_steps=5),
     "gpt": Workload(texts, gpt, rows_per_rank=4, num_steps=6, learning_rate=None),

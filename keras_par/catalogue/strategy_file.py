@@ -13,14 +13,15 @@ from keras_par.catalogue.mesh_sizes import is_size
 from keras_par.catalogue.suggestion import instead, shown
 from keras_par.catalogue.toml_lines import Key, line_of, lines_of_keys
 from keras_par.plan.layout import Axes, matches
-from keras_par.plan.options import VALUES, Options, has_value
+from keras_par.plan.options import OF_A_HOST, VALUES, Options, has_value, is_ranks
 
 KEYS = ("name", "description", "mesh", "layout", "options")
 ENTRY_KEYS = ("axes", "indivisible", "optional")
 UNDIVIDED = "-"
 REPLICATE = "replicate"
 # The keyword options of kp.DataParallel and kp.ModelParallel, and the values each may have. batch_dim_name may be any
-# axis of the mesh, those in UNITS any positive number, those in OF_PATTERNS a list of patterns.
+# axis of the mesh, those in UNITS any positive number, those in OF_PATTERNS a list of patterns, those in OF_RANKS a
+# number of ranks or those of a host.
 OPTIONS: dict[str, tuple] = {"batch_dim_name": (), "auto_shard_dataset": (True, False)} | {
     each.name: tuple(value for value in VALUES.get(each.name, ()) if value is not None)
     for each in fields(Options)
@@ -28,6 +29,7 @@ OPTIONS: dict[str, tuple] = {"batch_dim_name": (), "auto_shard_dataset": (True, 
 }
 OF_LAYOUTS = ("batch_dim_name", "propagate")  # those of kp.ModelParallel alone
 OF_PATTERNS = ("recompute",)
+OF_RANKS = ("zero_ranks",)
 UNITS = {"fusion_mb": "megabytes", "zero_min_kb": "kilobytes"}
 
 
@@ -192,6 +194,9 @@ class Reader:
             if key in UNITS:
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
                     self.refuse(("options", key), f"{key} is {value!r}: give it a number of {UNITS[key]} above 0")
+            elif key in OF_RANKS:
+                if not is_ranks(value):
+                    self.refuse(("options", key), f"{key} is {value!r}: give it a number of ranks, or '{OF_A_HOST}'")
             elif key in OF_PATTERNS:
                 self.require_patterns(("options", key), value)
             elif key in OF_LAYOUTS and not mesh:

@@ -1,6 +1,7 @@
 """Where the ranks of a job stand, which of them write what of a variable, and whose files have the part of another."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -25,27 +26,35 @@ class Divided(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Grid(Mesh):
-    """A mesh of the ranks that write a checkpoint, and the axis along which they have other rows.
+    """A mesh of the ranks that write a checkpoint, and the axes along which they have other rows.
 
     Ranks that differ in their place along other axes only are one place of the data: their values of a variable are
     equal, or parts of one.
     """
 
     batch_axis: str
+    replica_axis: str | None = None
 
     @property
     def num_places(self) -> int:
         """How many places have other rows."""
-        return self.size(self.batch_axis)
+        return math.prod(self.size(axis) for axis in self._row_axes)
+
+    @property
+    def _row_axes(self) -> tuple[str, ...]:
+        return (self.batch_axis,) if self.replica_axis is None else (self.replica_axis, self.batch_axis)
 
     def place(self, rank: int) -> int:
         """A rank's place among the data."""
-        return self.coordinates(rank)[self.batch_axis]
+        place, coordinates = 0, self.coordinates(rank)
+        for axis in self._row_axes:
+            place = place * self.size(axis) + coordinates[axis]
+        return place
 
     def writes(self, variable: Divided, rank: int) -> bool:
         """True for one of the ranks that hold the same part of a variable: the first along the other axes."""
         own = {axis for axis in variable.axes if axis is not None}
-        own |= set() if variable.across_ranks == "same" else {self.batch_axis}
+        own |= set() if variable.across_ranks == "same" else set(self._row_axes)
         return not any(number for axis, number in self.coordinates(rank).items() if axis not in own)
 
     def part(self, variable: Divided, rank: int) -> Part:

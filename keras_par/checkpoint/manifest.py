@@ -128,7 +128,8 @@ def read(path: Path) -> Manifest:
             raise CheckpointError(f"keras-par: checkpoint '{path}' has an unknown layout.")
         body["mesh"] = dataclasses.asdict(in_a_row(size))
     mesh = body["mesh"]
-    grid = Grid(tuple(mesh["shape"]), tuple(mesh["axis_names"]), tuple(mesh["ranks"]), mesh["batch_axis"])
+    shape, names, ranks = (tuple(mesh[key]) for key in ("shape", "axis_names", "ranks"))
+    grid = Grid(shape, names, ranks, mesh["batch_axis"], mesh.get("replica_axis"))
     variables, files = [Variable(**each) for each in body["variables"]], [File(**each) for each in body["files"]]
     return Manifest(**{**body, "mesh": grid, "variables": variables, "files": files})
 

@@ -13,6 +13,7 @@ from keras_par.checkpoint.grid import Grid, Part, in_a_row
 from keras_par.checkpoint.manifest import CheckpointError, Variable
 from keras_par.checkpoint.reader import Reader
 from keras_par.plan.fingerprint import describe
+from keras_par.plan.mesh import REPLICA
 from keras_par.seam.models import binding as bindings
 from keras_par.seam.models.state import Entry, Section, entries
 from keras_par.sharding.views import is_sharded, local_view
@@ -27,7 +28,8 @@ def grid_of(model: keras.Model, num_ranks: int) -> Grid:
     if binding is None or binding.mesh is None:
         return in_a_row(num_ranks)
     plan = binding.mesh.plan
-    return Grid(plan.shape, plan.axis_names, plan.ranks, binding.strategy.batch_dim_name)
+    replicas = REPLICA if REPLICA in plan.axis_names else None
+    return Grid(plan.shape, plan.axis_names, plan.ranks, binding.strategy.batch_dim_name, replicas)
 
 
 def variables_of(model: keras.Model) -> list[Variable]:

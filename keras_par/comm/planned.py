@@ -29,7 +29,13 @@ class PlannedCommunicator(Communicator):
         return [tf.identity(tensor) for tensor in tensors]
 
     def all_gather(self, tensor, name):
-        return tf.concat([tensor] * self.size, 0)
+        gathered = tf.concat([tensor] * self.size, 0)
+        if tf.executing_eagerly():
+            return gathered
+        return tf.compat.v1.placeholder_with_default(gathered, [None, *tensor.shape[1:]])  # others may be longer
+
+    def all_gather_equal(self, tensors, name):
+        return [tf.concat([tensor] * self.size, 0) for tensor in tensors]
 
     def all_to_all(self, tensor, name):
         return tf.identity(tensor)

@@ -8,6 +8,7 @@ import keras
 from keras_par.distribution.seeds import share_random_state
 from keras_par.distribution.start import start, tuned
 from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder, Zero
+from keras_par.seam.variables.layouts import mesh_of_rows
 
 
 class DataParallel(keras.distribution.DataParallel):
@@ -45,6 +46,8 @@ class DataParallel(keras.distribution.DataParallel):
             sum is scattered. 3 stores a part of every variable on each rank, and gathers it for each use, for half as
             many bytes again. 0 has each rank store and update all. See docs/zero.md.
         zero_min_kb: size in kilobytes below which a variable is whole on each rank.
+        zero_ranks: how many neighbouring ranks divide one replica of what `zero` divides, "host" for those of a host,
+            None for all (HSDP). Between replicas a rank sends its part of the gradients only.
         autotune: True lets the first steps of training choose `fusion_mb` and writes it to "keras-par-autotune.toml";
             the path of a file takes it from there if rank 0 has the file, else chooses and writes it. See
             docs/performance.md.
@@ -79,6 +82,7 @@ class DataParallel(keras.distribution.DataParallel):
         recompute: Sequence[str] = Options.recompute,
         zero: Zero = Options.zero,
         zero_min_kb: float = Options.zero_min_kb,
+        zero_ranks: int | str | None = Options.zero_ranks,
     ):
         options = Options(
             reduction=reduction,
@@ -92,6 +96,7 @@ class DataParallel(keras.distribution.DataParallel):
             recompute=recompute,
             zero=zero,
             zero_min_kb=zero_min_kb,
+            zero_ranks=zero_ranks,
         )
         start(options)
         self.keras_par_options = options if autotune is False else tuned(options, autotune)
@@ -105,3 +110,4 @@ class DataParallel(keras.distribution.DataParallel):
                 f"keras-par: DataParallel's mesh has {self.device_mesh.devices.size} device(s) but the job has "
                 f"{num_ranks} rank(s): leave out devices and device_mesh, or list all ranks."
             )
+        mesh_of_rows(self)

@@ -44,6 +44,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         zero: 1, 2 or 3 divides more among the ranks with other rows, beside what the layout divides, see
             `kp.DataParallel`.
         zero_min_kb: size in kilobytes of a rank's shard below which that is not divided further.
+        zero_ranks: how many neighbours along the batch axis divide one replica, see `kp.DataParallel`.
         propagate: True divides what follows, too: variables of which operations would take a part only, such as the
             bias of a kernel by columns and the kernel behind it, and results of products by rows. Variables that a
             pattern is for stay as it says. Costs one trace and one broadcast of them before the first step.
@@ -71,6 +72,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         recompute: Sequence[str] = Options.recompute,
         zero: Zero = Options.zero,
         zero_min_kb: float = Options.zero_min_kb,
+        zero_ranks: int | str | None = Options.zero_ranks,
     ):
         self.keras_par_options = Options(
             reduction=reduction,
@@ -85,6 +87,7 @@ class ModelParallel(keras.distribution.ModelParallel):
             recompute=recompute,
             zero=zero,
             zero_min_kb=zero_min_kb,
+            zero_ranks=zero_ranks,
         )
         start(self.keras_par_options)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)

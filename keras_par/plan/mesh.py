@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 BATCH = "batch"  # the axis of ranks that all have other rows, as Keras calls it in data parallel
+REPLICA = "replica"  # the axis of ranks that have other rows and store the same parts
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,24 @@ class Mesh:
                         f"keras-par: along its axis '{axis}' the mesh holds ranks {list(group)}, but ranks must "
                         "ascend: list the devices in the order of keras.distribution.list_devices()."
                     )
+
+    def split(self, axis: str, size: int) -> "Mesh":
+        """This mesh with an axis cut into groups of so many neighbours: they lie along `axis`, groups along REPLICA.
+
+        Raises:
+            ValueError: the axis cannot be cut so, or there is an axis of that name.
+        """
+        number = self.axis_names.index(axis)
+        if self.shape[number] % size:
+            raise ValueError(
+                f"keras-par: zero_ranks={size} does not divide the {self.shape[number]} ranks with other rows, along "
+                f"'{axis}': give a number that does."
+            )
+        if REPLICA in self.axis_names:
+            raise ValueError(f"keras-par: the mesh has an axis '{REPLICA}', which zero_ranks makes: call it otherwise.")
+        shape = (*self.shape[:number], self.shape[number] // size, size, *self.shape[number + 1 :])
+        names = (*self.axis_names[:number], REPLICA, *self.axis_names[number:])
+        return Mesh(shape, names, self.ranks)
 
     def size(self, axis: str) -> int:
         """Number of ranks along an axis."""

@@ -10,6 +10,7 @@ Compression: TypeAlias = Literal["fp16", "bf16"] | None
 Remainder = Literal["exact", "wrap", "drop"]
 ReduceBy = Literal["auto", "horovod", "shared_memory"]
 Zero = Literal[0, 1, 2, 3]
+OF_A_HOST = "host"
 Search = Literal["dynamic", "recursive", "propagation", "exact"]
 
 
@@ -42,6 +43,7 @@ class Options:
     recompute: Sequence[str] = ()
     zero: Zero = 0
     zero_min_kb: float = 64.0
+    zero_ranks: int | str | None = None
 
     def __post_init__(self):
         require_patterns(self.recompute)
@@ -51,6 +53,15 @@ class Options:
             require(name, getattr(self, name))
         if not self.zero_min_kb >= 0:
             raise ValueError(f"keras-par: zero_min_kb={self.zero_min_kb!r} must be a number of kilobytes, 0 or more.")
+        if not (self.zero_ranks is None or is_ranks(self.zero_ranks)):
+            raise ValueError(
+                f"keras-par: zero_ranks={self.zero_ranks!r} is unknown, use a number of ranks, '{OF_A_HOST}', or None."
+            )
+
+
+def is_ranks(value: Any) -> bool:
+    """True for what `zero_ranks` may say."""
+    return value == OF_A_HOST or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
 
 
 def values_of(hint: Any) -> tuple:

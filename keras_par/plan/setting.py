@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_par.plan.case import Collective, Sent
-from keras_par.plan.layout import Axes
+from keras_par.plan.layout import Axes, length_of
 from keras_par.plan.machine import Machine, Reach
+from keras_par.plan.options import Options, Zero
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,16 @@ class Setting:
         mesh: the sizes of its axes, by name, row-major.
         data_axis: the one along which ranks have other rows.
         batch_size: rows on all ranks together.
+        zero: the stage of ZeRO.
+        zero_min_kb: size in kilobytes below which a variable is left out of that.
     """
 
     machine: Machine
     mesh: Mapping[str, int]
     data_axis: str
     batch_size: int
+    zero: Zero = Options.zero
+    zero_min_kb: float = Options.zero_min_kb
 
     @property
     def num_ranks(self) -> int:
@@ -59,6 +64,11 @@ class Setting:
         num_orders = 2 * len(collectives) if sent.dim else 0
         both = (sent.num_elements + sent.num_after) * sent.item_bytes
         return seconds + self.machine.compute_seconds(0, num_orders * both, num_orders)
+
+    def elements(self, shape: Sequence[int], axes: Axes) -> int:
+        """Of the largest shard, if any number of ranks may divide a dim."""
+        sizes = zip(shape, axes or (None,) * len(shape), strict=True)
+        return math.prod(length_of(size, self.mesh[axis], 0) if axis else size for size, axis in sizes)
 
     def local_elements(self, shape: Sequence[int], axes: Axes) -> int:
         """Of a shard."""

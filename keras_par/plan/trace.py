@@ -111,6 +111,7 @@ class Parameter:
         item_bytes: of an element.
         is_trainable: True if it is trained.
         slot_bytes: of the optimizer's state that has its shape.
+        is_elementwise: True if its optimizer updates each element by itself.
     """
 
     path: str
@@ -118,6 +119,7 @@ class Parameter:
     item_bytes: int
     is_trainable: bool
     slot_bytes: int = 0
+    is_elementwise: bool = True
 
 
 @dataclass

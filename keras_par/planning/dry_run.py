@@ -16,7 +16,6 @@ from keras_par.planning.model_file import build_from
 from keras_par.planning.outlook import Outlook, look, outlook
 from keras_par.seam.call.dry_step import trace_training_step
 from keras_par.seam.models.binding import bind, bound
-from keras_par.seam.together.state_parts import lay_out_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,13 +80,10 @@ def plan(
                 model.compile("sgd", loss=lambda y, output: keras.ops.mean(output, axis=-1))
             if bound(model) is None:
                 bind(model)
-            binding = bound(model)
-            assert binding is not None
-            lay_out_state(model, binding)
             trace_training_step(model, batch_size, sizes)
         found = describe(model)
-        again = loaded.keras_par_options.recompute
-        expected = outlook(seen, found, loaded.batch_dim_name, num_ranks, batch_size, again)
+        options = loaded.keras_par_options
+        expected = outlook(seen, found, loaded.batch_dim_name, num_ranks, batch_size, options)
         return Plan(strategy, num_ranks, rank, batch_size, found, expected)
 
 

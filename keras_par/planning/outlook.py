@@ -8,6 +8,8 @@ from keras_par.distribution.describe import Description
 from keras_par.plan.cost import Prediction, predict
 from keras_par.plan.layout import matches
 from keras_par.plan.machine import Machine
+from keras_par.plan.options import Options
+from keras_par.plan.reading import seen as seen_by_operations
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
 from keras_par.planning.model_file import build_from
@@ -91,7 +93,7 @@ def outlook(
     data_axis: str,
     num_ranks: int,
     batch_size: int,
-    recompute: Sequence[str] = (),
+    options: Options,
 ) -> Outlook:
     """What a step would take with the layouts of a plan.
 
@@ -101,7 +103,7 @@ def outlook(
         data_axis: along which ranks have other rows.
         num_ranks: of the job.
         batch_size: rows on all ranks together.
-        recompute: patterns of the layers that are computed again in the backward pass.
+        options: the strategy's.
     """
     if seen.trace is None or seen.machine is None:
         return Outlook(hints=(seen.hint,))
@@ -111,11 +113,15 @@ def outlook(
         return Outlook(
             hints=(f"{NOTHING}: a second model of the function has no variable '{unknown}': give its layers names.",)
         )
+    if options.zero_ranks is not None:
+        return Outlook(hints=(f"{NOTHING}: nothing is known of replicas, which zero_ranks makes.",))
     mesh = description.mesh or {data_axis: num_ranks}
     blocks = {operation.block for operation in seen.trace.operations if operation.block}
-    again = {name for name in blocks if any(matches(pattern, name) for pattern in recompute)}
-    in_parts = {row.path for row in description.variables if row.part_shape is not None}
-    found = predict(seen.trace, stored, Setting(seen.machine, mesh, data_axis, batch_size), again, in_parts)
+    again = {name for name in blocks if any(matches(pattern, name) for pattern in options.recompute)}
+    if options.zero == 3:  # a layout along the data axis is what that stage made
+        stored = {path: seen_by_operations(axes, data_axis) for path, axes in stored.items()}
+    setting = Setting(seen.machine, mesh, data_axis, batch_size, options.zero, options.zero_min_kb)
+    found = predict(seen.trace, stored, setting, again)
     calls = [call.num_bytes for call in description.collectives["train_step"]]
     counted, sent = counted_bytes(found), sum(size for size in calls if size is not None)
     hints = []

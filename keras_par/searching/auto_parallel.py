@@ -88,7 +88,8 @@ class AutoParallel(Plan, ModelParallel):
         sizes = tuple(self.plan.mesh.values()) or (world.current().size, 1)
         self._asked = replace(self._asked, mesh=sizes)
         again = (*self.keras_par_options.recompute, *self.plan.options.get("recompute", ()))
-        self.keras_par_options = binding.options = replace(self.keras_par_options, recompute=again)
+        zero = max(self.keras_par_options.zero, self.plan.options.get("zero", 0))
+        self.keras_par_options = binding.options = replace(self.keras_par_options, recompute=again, zero=zero)
         if self.plan.entries:
             self._divide(model, binding, sizes)
 

@@ -17,6 +17,11 @@ from keras_par.searching.sizes import short, size
 
 WIDTH = 120
 LAYERS = 12  # of the most expensive that are shown
+DIVIDED = {  # by stage of ZeRO
+    1: "the optimizer's state",
+    2: "the optimizer's state and the gradients",
+    3: "the optimizer's state, the gradients and the weights",
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ def strategy_of(found: Found, entries: tuple[Entry, ...], recompute: Sequence[st
     prediction = found.best.prediction
     what = f"Found by the search '{found.mode}': {milliseconds(prediction.seconds)} a step and "
     what += f"{size(prediction.num_bytes)} a rank."
-    options = {"recompute": list(recompute)} if recompute else {}
+    options: dict[str, Any] = {"recompute": list(recompute)} if recompute else {}
+    options |= {"zero": found.best.zero} if found.best.zero else {}
     return Strategy(name, what, found.best.mesh if entries else {}, entries, options)
 
 
@@ -73,8 +79,10 @@ def explanation(answer: Answer) -> str:
         for entry in entries:
             layouts.add_row(entry.pattern, divisions(entry.axes))
         console.print(layouts)
-    else:
+    elif found.best.zero < 3:
         console.print("Every rank holds all variables: data parallel.")
+    if found.best.zero:
+        console.print(f"Ranks with other rows divide {DIVIDED[found.best.zero]}: zero={found.best.zero}.")
     if again := answer.strategy.options.get("recompute"):
         console.print(f"Computed again in the backward pass: {', '.join(again)}.")
     console.print(layers_table(prediction))
@@ -156,6 +164,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "memory": found.memory,
         "best": candidate(found.best),
         "recompute": answer.strategy.options.get("recompute", []),
+        "zero": found.best.zero,
         "layout": {entry.pattern: entry.axes for entry in answer.strategy.entries},
         "layers": found.best.prediction.by_layer,
         "others": list(map(candidate, found.others)),

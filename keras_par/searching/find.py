@@ -9,7 +9,7 @@ from keras_par.plan.cost import Prediction, predict
 from keras_par.plan.layout import Axes, complaint
 from keras_par.plan.machine import Machine
 from keras_par.plan.mesh import Mesh
-from keras_par.plan.options import Search
+from keras_par.plan.options import Search, Zero
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
 from keras_par.searching import dynamic, exact, propagation, recursive
@@ -20,6 +20,7 @@ from keras_par.searching.problem import Problem
 from keras_par.searching.sizes import size
 from keras_par.searching.within import within
 
+STAGES: tuple[Zero, ...] = (1, 2, 3)
 MORE_RANKS = 14  # doublings that are looked at for a model that does not fit
 
 
@@ -33,6 +34,7 @@ class Candidate:
         prediction: of a step.
         recomputed: the names of the layers that are computed once more in the backward pass.
         classes: of the tensors that were decided together; None if none were decided.
+        zero: the stage of ZeRO.
     """
 
     mesh: dict[str, int]
@@ -40,6 +42,7 @@ class Candidate:
     prediction: Prediction
     recomputed: tuple[str, ...] = ()
     classes: Sequence[int] | None = None
+    zero: Zero = 0
 
 
 @dataclass(frozen=True)
@@ -149,8 +152,8 @@ class Searcher:
     def tried(self, wanted: Sequence[Mapping[str, int]]) -> list[Candidate]:
         """For each mesh that can be its fastest plan that fits, or the fastest of all, which does not.
 
-        A limit makes no plan faster. So a mesh is not searched within the memory once another has a plan that fits and
-        beats what this one would reach in any memory.
+        A limit makes no plan faster, but for what a stage of ZeRO saves in updates. So a mesh is not searched within
+        the memory once another has a plan that fits and beats what this one would reach in any memory.
         """
         quickest = [(quick, mesh) for mesh in wanted if (quick := self.fastest_of(mesh)) is not None]
         found, least = [], math.inf
@@ -164,9 +167,9 @@ class Searcher:
         """True if a rank can hold what it takes."""
         return candidate.prediction.num_bytes <= self.capacity
 
-    def setting(self, mesh: Mapping[str, int]) -> Setting:
-        """The machine with a mesh."""
-        return Setting(self.machine, mesh, DATA, self.batch_size)
+    def setting(self, mesh: Mapping[str, int], zero: Zero = 0) -> Setting:
+        """The machine with a mesh, and a stage of ZeRO."""
+        return Setting(self.machine, mesh, DATA, self.batch_size, zero)
 
     def fastest_of(self, mesh: Mapping[str, int]) -> Candidate | None:
         """The fastest for a mesh in any memory; None if the batch or what is said already cannot be cut so."""
@@ -202,12 +205,23 @@ class Searcher:
         return maker, problem
 
     def _within_capacity(self, fastest: Candidate) -> Candidate | None:
-        """For the mesh of a plan that does not fit the faster of what does, with and without recomputation."""
+        """For the mesh of a plan that does not fit the fastest of what does.
+
+        Looked at are plans without a stage of ZeRO and those in the first stage that makes it fit, which is the
+        fastest, each with and without recomputation.
+        """
+        found = self._in_stage(fastest, 0)
+        if fastest.mesh[DATA] > 1:
+            found += next(filter(None, (self._in_stage(fastest, stage) for stage in STAGES)), [])
+        return min(found, key=seconds_of, default=None)
+
+    def _in_stage(self, fastest: Candidate, zero: Zero) -> list[Candidate]:
+        """What fits in a stage of ZeRO."""
         found = []
         for recomputes in (False, True) if any(operation.block for operation in self.trace.operations) else (False,):
-            maker = Maker(self.trace, self.setting(fastest.mesh), self.fixed, recomputes, fastest.classes)
+            maker = Maker(self.trace, self.setting(fastest.mesh, zero), self.fixed, recomputes, fastest.classes)
             found.append(self._fitting(maker, maker.make(), self.capacity))
-        return min(filter(None, found), key=seconds_of, default=None)
+        return [each for each in found if each is not None]
 
     def _fitting(self, maker: Maker, problem: Problem, limit: float) -> Candidate | None:
         """The best of a problem that fits into a memory."""
@@ -219,8 +233,8 @@ class Searcher:
         if found is None:
             return None
         choice, prediction = found
-        again = maker.recomputed(choice)
-        return Candidate(dict(maker.setting.mesh), maker.layouts(choice), prediction, again, maker.classes)
+        again, setting = maker.recomputed(choice), maker.setting
+        return Candidate(dict(setting.mesh), maker.layouts(choice), prediction, again, maker.classes, setting.zero)
 
     def _solve(self, maker: Maker, problem: Problem, capacity: float) -> list[int] | None:
         if self.mode == "exact":

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from keras_par.plan.trace import TRACED_ROWS, Parameter, Trace, without_idle_gradients
 from keras_par.seam.call.dry_step import spec_of
+from keras_par.seam.together.state_parts import inner_of
+from keras_par.seam.update.sharded_optimizer import is_elementwise
 from keras_par.seam.variables import operations
 from keras_par.seam.variables.open_variable import OpenVariable, values_hidden, without_values
 from keras_par.searching.backward import note_backward
@@ -130,6 +132,7 @@ def note_parameters(model: keras.Model, optimizer: keras.optimizers.Optimizer, t
             trace.other_bytes += size_of(variable)
         else:
             slots[reference.path] = slots.get(reference.path, 0) + size_of(variable)
+    is_by_elements = all(map(is_elementwise, inner_of(optimizer)))
     for variable in model.variables:
         trace.parameters.append(
             Parameter(
@@ -138,6 +141,7 @@ def note_parameters(model: keras.Model, optimizer: keras.optimizers.Optimizer, t
                 tf.as_dtype(variable.dtype).size,
                 bool(variable.trainable),
                 slots.get(variable.path, 0),
+                is_by_elements,
             )
         )
 

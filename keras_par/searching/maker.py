@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_par.plan.case import Sent
-from keras_par.plan.cost import aside_seconds, held_bytes, sparse_rows, update_seconds
+from keras_par.plan.cost import aside_seconds
 from keras_par.plan.layout import Axes
 from keras_par.plan.reading import read, root
 from keras_par.plan.recomputing import blocks, held, held_again
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Operation, Trace
+from keras_par.plan.upkeep import Upkeep, Use, uses
 from keras_par.searching.classes import tensor_classes
 from keras_par.searching.paths import without_numbers
 from keras_par.searching.problem import Cost, Problem, Table
@@ -155,12 +156,12 @@ class Maker:
     def _note_variables(self) -> None:
         """A node for each class of variables, with what these cost by themselves."""
         number_of = {tensor.path: number for number, tensor in enumerate(self.trace.tensors) if tensor.path}
-        sparse = sparse_rows(self.trace, self.setting.num_rows)
+        used = uses(self.trace, self.setting.num_rows)
         for parameter in self.trace.parameters:
             number = number_of.get(parameter.path)
             if number is None:
-                whole = (None,) * len(parameter.shape)
-                self.problem.num_bytes += sum(held_bytes(parameter, whole, self.setting).values())
+                whole = Upkeep(parameter, (None,) * len(parameter.shape), self.setting, Use())
+                self.problem.num_bytes += sum(whole.held.values())
                 continue
             kind = self.classes[number]
             if kind not in self.node_of:
@@ -169,9 +170,8 @@ class Maker:
                 )
             node = self.node_of[kind]
             for place, axes in enumerate(self.problem.states[node]):
-                seconds = update_seconds(parameter, axes, self.setting, sparse.get(parameter.path))
-                held = sum(held_bytes(parameter, axes, self.setting).values())
-                self._add((node,), (place,), (seconds, held))
+                variable = Upkeep(parameter, axes, self.setting, used[parameter.path])
+                self._add((node,), (place,), (variable.seconds, sum(variable.held.values())))
 
     def _new_node(self, states: list) -> int:
         self.problem.states.append(states)

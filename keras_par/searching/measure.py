@@ -21,8 +21,8 @@ from keras_par.comm.communicator import Communicator
 from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.runtime import init
 from keras_par.plan.case import Collective
-from keras_par.plan.cost import update_bytes
 from keras_par.plan.machine import Link, Machine, crossing_bytes
+from keras_par.plan.upkeep import update_bytes
 
 WIDTH = 1024  # of the product that is timed
 NUM_ELEMENTS = 1 << 24  # of the tensors that are read and written

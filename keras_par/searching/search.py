@@ -164,7 +164,7 @@ def found_by(asked: Asked, look: Callable[[], Trace], num_ranks: int, name: str)
     found = find(trace, machine, num_ranks, asked.batch_size, asked.search, memory, mesh, fixed, asked.axes)
     patterns = entries(found.best.layouts, [parameter.path for parameter in trace.parameters])
     again = names(found.best.recomputed, {operation.block for operation in trace.operations})
-    setting = Setting(machine, found.best.mesh, DATA, asked.batch_size)
+    setting = Setting(machine, found.best.mesh, DATA, asked.batch_size, found.best.zero)
     return Answer(found, strategy_of(found, patterns, again, name), alternatives(trace, setting, fixed, found))
 
 

@@ -9,6 +9,8 @@ from keras_par.plan.setting import Setting
 def options(shape: Sequence[int], setting: Setting, fixed: Axes | None = None) -> list[Axes]:
     """How a variable may lie: whole, a dim divided by each axis, and also stored in parts along the data axis.
 
+    The last is left out where a stage of ZeRO divides along the data axis.
+
     Args:
         shape: of the variable.
         setting: where.
@@ -26,7 +28,7 @@ def options(shape: Sequence[int], setting: Setting, fixed: Axes | None = None) -
             if layout[dim] is None and size % setting.mesh[axis] == 0
         ]
     num_parts = setting.mesh[setting.data_axis]
-    if num_parts > 1:
+    if num_parts > 1 and not setting.zero:
         for layout in list(found):
             free = [d for d, size in enumerate(shape) if layout[d] is None and size % num_parts == 0]
             if free:

@@ -2,8 +2,9 @@
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.replicated import ReplicatedCommunicator
 from keras_par.plan.layout import Axes, shard_of
-from keras_par.plan.mesh import Mesh
+from keras_par.plan.mesh import REPLICA, Mesh
 from keras_par.plan.options import ReduceBy
 
 
@@ -14,10 +15,21 @@ class RankMesh:
         plan: which rank stands where.
         batch_axis: the axis along which ranks have other rows, None if no strategy says so.
         reduce_by: the way of sums along axes that hold all ranks.
+        num_parts: how many neighbours along the batch axis divide one replica of what is divided along that axis; None
+            for all of them. With fewer the plan has an axis of replicas besides.
     """
 
-    def __init__(self, plan: Mesh, batch_axis: str | None = None, reduce_by: ReduceBy = "auto"):
-        self.plan, self.batch_axis, self._reduce_by = plan, batch_axis, reduce_by
+    def __init__(
+        self,
+        plan: Mesh,
+        batch_axis: str | None = None,
+        reduce_by: ReduceBy = "auto",
+        num_parts: int | None = None,
+    ):
+        self.batch_axis, self._reduce_by, self._undivided = batch_axis, reduce_by, plan
+        self.plan = plan
+        if batch_axis is not None and num_parts not in (None, plan.size(batch_axis)):
+            self.plan = plan.split(batch_axis, num_parts)
 
     def __eq__(self, other) -> bool:
         return isinstance(other, RankMesh) and self.plan == other.plan
@@ -34,13 +46,36 @@ class RankMesh:
         """Where this rank stands along each axis."""
         return self.plan.coordinates(world.current().rank)
 
+    @property
+    def num_places(self) -> int:
+        """How many places there are with other rows."""
+        return 1 if self.batch_axis is None else self._undivided.size(self.batch_axis)
+
+    @property
+    def place(self) -> int:
+        """Which of these this rank has."""
+        return 0 if self.batch_axis is None else self._undivided.coordinates(world.current().rank)[self.batch_axis]
+
+    @property
+    def rows(self) -> Communicator:
+        """The ranks with other rows that differ in nothing else; made as `along` makes its groups."""
+        assert self.batch_axis is not None
+        self.along(self.batch_axis)
+        return self._job.group(self._undivided.groups(self.batch_axis))
+
+    @property
+    def _job(self) -> Communicator:
+        return world.current().through(self._reduce_by)
+
     def along(self, axis: str) -> Communicator:
         """The communicator of the ranks that differ from this one in their place along `axis` only.
 
-        The groups of all axes are made the first time one is asked for, on all ranks together.
+        Along the batch axis a reduce-scatter sums over replicas, too. The groups of all axes are made the first time
+        one is asked for, on all ranks together.
         """
-        job = world.current().through(self._reduce_by)
-        found = {name: job.group(self.plan.groups(name)) for name in self.plan.axis_names}
+        found = {name: self._job.group(self.plan.groups(name)) for name in self.plan.axis_names}
+        if axis == self.batch_axis and self.plan is not self._undivided:
+            return ReplicatedCommunicator(found[axis], found[REPLICA])
         return found[axis]
 
     def described(self, operands, labels, result, undivided) -> None:

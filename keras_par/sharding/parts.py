@@ -124,9 +124,14 @@ def parts_of(variables: Sequence[Any]) -> Iterator[list[Any]]:
 
 def buckets_of(variables: Sequence[Any]) -> list[list[int]]:
     """Which variables' parts are joined at once, by their places, the last first."""
-    sizes = [variable._value.shape.num_elements() * variable._value.dtype.size for variable in variables]
+    sizes = [bytes_of(variable._value) for variable in variables]
     kinds = [(variable._value.dtype, group_of(variable).ranks) for variable in variables]
     return fill_buckets(sizes, kinds, BUCKET_BYTES)
+
+
+def bytes_of(value: tf.Variable) -> int:
+    """Of what this rank stores."""
+    return value.shape.num_elements() * value.dtype.size
 
 
 def join(parts: Sequence[Part]) -> list[tf.Operation]:

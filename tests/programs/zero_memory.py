@@ -1,32 +1,52 @@
-"""Trains a wide model for some steps; prints in MB the most memory that a rank had for it, and that of its weights.
+"""Trains a large model for some steps; prints in MB the most memory that a rank had for it, and that of its weights.
 
 To be run with the settings of `tests.memory`.
 
-zero_memory.py STAGE
+zero_memory.py STAGE MODEL
 """
 
 import sys
 
 import keras
 import numpy as np
+from keras import layers
 
 import keras_par as kp
 from tests import memory
 
-WIDTH, DEPTH, ROWS = 2048, 24, 16
+ROWS, LENGTH, WORDS, HEADS = 16, 4, 64, 12
 
 
-def fit(width: int, depth: int) -> keras.Model:
-    with kp.DataParallel(zero=int(sys.argv[1])).scope():
-        model = keras.Sequential([keras.Input((width,)), *(keras.layers.Dense(width, "relu") for _ in range(depth))])
-        model.compile(keras.optimizers.Adam(), "mse")
-    x = np.zeros((2 * ROWS, width), "float32")
-    model.fit(x, x, batch_size=ROWS, verbose=0)
-    return model
+def mlp(width: int, depth: int) -> keras.Model:
+    return keras.Sequential([layers.Input((width,)), *(layers.Dense(width, "relu") for _ in range(depth))])
 
 
+def gpt(width: int, depth: int) -> keras.Model:
+    words = layers.Input((LENGTH,), dtype="int32")
+    x = layers.Embedding(WORDS, width)(words)
+    for _ in range(depth):
+        normal = layers.LayerNormalization()(x)
+        x = x + layers.MultiHeadAttention(HEADS, width // HEADS)(normal, normal, use_causal_mask=True)
+        inner = layers.Dense(4 * width, "gelu")(layers.LayerNormalization()(x))
+        x = x + layers.Dense(width)(inner)
+    return keras.Model(words, x)
+
+
+MODELS = {"mlp": (mlp, 2048, 24), "gpt": (gpt, 768, 14)}  # 100 million weights
+
+
+def fit(model: str, stage: int, width: int, depth: int) -> keras.Model:
+    with kp.DataParallel(zero=stage).scope():
+        built = MODELS[model][0](width, depth)
+        built.compile(keras.optimizers.Adam(), "mse")
+    x, y = (np.zeros((2 * ROWS, *part.shape[1:]), part.dtype) for part in (built.inputs[0], built.outputs[0]))
+    built.fit(x, y, batch_size=ROWS, verbose=0)
+    return built
+
+
+stage, name = int(sys.argv[1]), sys.argv[2]
 kp.init(seed="own")
-fit(64, 2)  # loads what is loaded late
+fit(name, stage, 12 * 8, 2)  # loads what is loaded late
 before = memory.now()
-weights = fit(WIDTH, DEPTH).count_params() * 4 / 2**20
+weights = fit(name, stage, *MODELS[name][1:]).count_params() * 4 / 2**20
 sys.stdout.write(f"peak {memory.peak() - before} of weights {weights}\n")

@@ -10,7 +10,7 @@ from keras_par.seam.feed.shards import EvenShard
 from keras_par.seam.models.binding import bound
 from keras_par.seam.models.recomputed import recompute_built
 from keras_par.seam.step.metrics import layers
-from keras_par.seam.together.prepare import build, divide_followers
+from keras_par.seam.together.prepare import build, divide_followers, divide_state
 from keras_par.seam.variables.layouts import path_of, require_matches
 
 
@@ -37,6 +37,7 @@ def trace_training_step(model: keras.Model, batch_size: int, sizes: Sequence[int
     batch = spec_of(model, batch_size // binding.num_shards, sizes)
     with binding.scope():
         divide_followers(model, binding, batch)
+        divide_state(model, binding, batch)
         build(model, batch, only_predict=False)
     require_matches(binding.strategy, [path_of(layer) for layer in layers(model)])
     recompute_built(model, binding.strategy, binding.options.recompute)

@@ -74,7 +74,7 @@ class Binding:
     def data(self) -> Communicator:
         """The ranks that have other rows: all in data parallel, else those along the mesh's batch axis."""
         mesh = self.mesh
-        return self.communicator if mesh is None else mesh.along(self.strategy.batch_dim_name)
+        return self.communicator if mesh is None else mesh.rows
 
     def scope(self):
         """Within it variables and outputs get the layouts of a model-parallel strategy, wherever `fit` was called."""
@@ -88,7 +88,7 @@ class Binding:
     @property
     def num_shards(self) -> int:
         """Into how many parts the rows of a batch are cut."""
-        return self.communicator.size if self.mesh is None else self.mesh.size(self.strategy.batch_dim_name)
+        return self.communicator.size if self.mesh is None else self.mesh.num_places
 
     def describe(self) -> dict[str, Any]:
         """What must be equal on all ranks, as JSON can carry it."""

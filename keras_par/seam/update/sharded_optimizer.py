@@ -10,12 +10,14 @@ from keras import optimizers
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from keras_par.comm import world
+from keras_par.plan.buckets import fill_buckets
 from keras_par.plan.layout import Axes
 from keras_par.plan.placement import WHOLE, Placement
 from keras_par.seam.variables.division import beside
 from keras_par.seam.variables.open_variable import OpenVariable
+from keras_par.sharding import step as steps
 from keras_par.sharding.names import unique
-from keras_par.sharding.parts import Part, buckets_of, has_own_part, join, own_part_of, parts_of
+from keras_par.sharding.parts import BUCKET_BYTES, Part, buckets_of, bytes_of, has_own_part, join, own_part_of, parts_of
 from keras_par.sharding.tensor import of_shards
 from keras_par.sharding.views import is_local, is_sharded, local_view, placement_of, sharded
 
@@ -241,8 +243,7 @@ def update_step(original):
     def replacement(self, grads, trainable_variables, learning_rate):
         if is_elementwise(self) or not any(map(is_sharded, trainable_variables)):
             pairs = [*zip(grads, trainable_variables, strict=True)]
-            whole = [pair for pair in pairs if not has_own_part(pair[1])]
-            original(self, [grad for grad, _ in whole], [variable for _, variable in whole], learning_rate)
+            update_stored(original, self, [pair for pair in pairs if not has_own_part(pair[1])], learning_rate)
             update_parts(self, [pair for pair in pairs if has_own_part(pair[1])], learning_rate)
             return
         with local_view(False):
@@ -253,6 +254,23 @@ def update_step(original):
                 self.update_step(grad, variable, learning_rate)
 
     return replacement
+
+
+def update_stored(original, optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:
+    """Updates variables of which this rank updates all that it stores, in a step bucket by bucket.
+
+    Else the temporaries of all updates would be in memory at once.
+    """
+    if steps.current() is None or tf.executing_eagerly():
+        original(optimizer, [gradient for gradient, _ in pairs], [variable for _, variable in pairs], learning_rate)
+        return
+    before: list = []
+    values = [variable._value for _, variable in pairs]
+    for bucket in fill_buckets([bytes_of(value) for value in values], [None] * len(values), BUCKET_BYTES):
+        gradients, variables = zip(*(pairs[place] for place in bucket), strict=True)
+        with tf.control_dependencies(before):
+            original(optimizer, list(gradients), list(variables), learning_rate)
+        before = [values[place].read_value() for place in bucket]
 
 
 def update_parts(optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:

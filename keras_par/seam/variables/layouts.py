@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 from typing import Any
 
 import keras
@@ -14,7 +15,7 @@ from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
 from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, unmatched
 from keras_par.plan.mesh import BATCH, Mesh
-from keras_par.plan.options import ReduceBy
+from keras_par.plan.options import OF_A_HOST, Options, ReduceBy
 from keras_par.plan.placement import Placement, alike
 from keras_par.seam.variables import operations
 from keras_par.sharding import step as steps
@@ -40,17 +41,18 @@ def data_layout(original):
 
 
 def rank_mesh(
-    device_mesh: distribution_lib.DeviceMesh, batch_axis: str | None = None, reduce_by: ReduceBy = "auto"
+    device_mesh: distribution_lib.DeviceMesh, batch_axis: str | None = None, options: Options | None = None
 ) -> RankMesh:
     """The mesh of ranks that Keras's mesh of devices means to a strategy; several may use one mesh of devices.
 
     Args:
         device_mesh: Keras's.
         batch_axis: the strategy's, None outside of any.
-        reduce_by: the strategy's.
+        options: the strategy's, None outside of any.
 
     Raises:
-        ValueError: it does not hold each rank once, or not in ascending order along each axis.
+        ValueError: it does not hold each rank once, or not in ascending order along each axis, or `zero_ranks` does not
+            divide its batch axis.
     """
     ranks = tuple(int(str(device).rsplit(":", 1)[-1]) for device in device_mesh.devices.flatten())
     num_ranks = world.current().size
@@ -59,20 +61,37 @@ def rank_mesh(
             f"keras-par: the mesh of shape {tuple(device_mesh.shape)} has {len(ranks)} device(s) but the job has "
             f"{num_ranks} rank(s): give it a shape of {num_ranks} devices, or start {len(ranks)} ranks."
         )
-    return made(tuple(device_mesh.shape), tuple(device_mesh.axis_names), ranks, batch_axis, reduce_by)
+    return mesh_with(Mesh(tuple(device_mesh.shape), tuple(device_mesh.axis_names), ranks), batch_axis, options)
+
+
+def mesh_with(plan: Mesh, batch_axis: str | None, options: Options | None) -> RankMesh:
+    """The mesh of a strategy with these options."""
+    options = options or Options()
+    if not options.zero or options.zero_ranks is None or batch_axis is None:
+        return made(plan, batch_axis, options.reduce_by, None)
+    if options.zero_ranks == OF_A_HOST:
+        stride = math.prod(plan.shape[plan.axis_names.index(batch_axis) + 1 :])
+        num_parts = largest_divisor(plan.size(batch_axis), world.current().local_size // stride)
+    else:
+        num_parts = int(options.zero_ranks)
+    return made(plan, batch_axis, options.reduce_by, num_parts)
 
 
 @functools.cache
-def made(shape: tuple[int, ...], axis_names: tuple[str, ...], ranks: tuple[int, ...], batch_axis, reduce_by):
-    return RankMesh(Mesh(shape, axis_names, ranks), batch_axis, reduce_by)
+def made(plan: Mesh, batch_axis: str | None, reduce_by: ReduceBy, num_parts: int | None) -> RankMesh:
+    return RankMesh(plan, batch_axis, reduce_by, num_parts)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Of a number, that is at most so much; at least 1."""
+    return next((each for each in range(most, 1, -1) if number % each == 0), 1)
 
 
 def mesh_of(strategy: Any) -> RankMesh | None:
     """The mesh over which a strategy may divide variables, None if each rank stores all of them."""
-    options = getattr(strategy, "keras_par_options", None)
     if not isinstance(strategy, distribution_lib.ModelParallel) and stage_of(strategy) < 3:
         return None
-    return rank_mesh(strategy.device_mesh, strategy.batch_dim_name, options.reduce_by if options else "auto")
+    return rank_mesh(strategy.device_mesh, strategy.batch_dim_name, getattr(strategy, "keras_par_options", None))
 
 
 def stage_of(strategy: Any) -> int:
@@ -83,9 +102,9 @@ def stage_of(strategy: Any) -> int:
 
 def mesh_of_rows(strategy: Any) -> RankMesh:
     """The mesh of a strategy, which is a row of all ranks in data parallel."""
-    ranks, options = tuple(range(world.current().size)), getattr(strategy, "keras_par_options", None)
-    in_a_row = (len(ranks),), (BATCH,), ranks, BATCH, options.reduce_by if options else "auto"
-    return mesh_of(strategy) or made(*in_a_row)
+    ranks = tuple(range(world.current().size))
+    in_a_row = Mesh((len(ranks),), (BATCH,), ranks)
+    return mesh_of(strategy) or mesh_with(in_a_row, BATCH, getattr(strategy, "keras_par_options", None))
 
 
 def data_place() -> tuple[int, int]:
@@ -93,7 +112,7 @@ def data_place() -> tuple[int, int]:
     mesh = mesh_of(distribution_lib.distribution())
     if mesh is None or mesh.batch_axis is None:
         return world.current().size, world.current().rank
-    return mesh.size(mesh.batch_axis), mesh.coordinates[mesh.batch_axis]
+    return mesh.num_places, mesh.place
 
 
 def layout_of(variable: Any, strategy: Any, shape) -> tuple[Placement, RankMesh] | None:

@@ -1,0 +1,59 @@
+"""The search knows the stages of ZeRO: what they send and hold, and which of them a model needs that does not fit."""
+
+import numpy as np
+import pytest
+
+from tests import search_tasks
+from tests.known_machine import KNOWN
+from tests.ranks.pool import together
+
+COLUMNS_AND_ROWS = {"wide_0/kernel": (None, "model"), "wide_0/bias": ("model",), "wide_1/kernel": ("model", None)}
+WEIGHTS = 3 * 256 * 256 * 4
+
+
+@pytest.mark.parametrize("mesh", [(2, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_what_is_planned_is_what_a_step_sends_and_holds(zero, mesh, ranks):
+    options = {"layout": COLUMNS_AND_ROWS if mesh[1] > 1 else {}, "mesh": mesh, "zero": zero}
+    [found] = ranks(1).run(search_tasks.compare_named, name="wide", **options)
+    assert found["predicted_bytes"] == found["counted_bytes"] > WEIGHTS / mesh[1]
+    assert found["predicted_variables"] == found["counted_variables"]
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_a_layer_that_is_computed_again_gathers_once_more(zero, ranks):
+    options = {"layout": {}, "mesh": (2, 1), "recomputed": ("wide_1",), "zero": zero}
+    [found] = ranks(1).run(search_tasks.compare_named, name="wide", **options)
+    assert found["predicted_bytes"] == found["counted_bytes"]
+
+
+@pytest.mark.parametrize("search", ["dynamic", "recursive", "exact"])
+def test_the_first_stage_that_makes_a_model_fit_is_taken(search, ranks):
+    """There is less and less memory, each time just too little for the plan that was found before.
+
+    The fastest stores weights in parts along the batch axis, by a layout, so that the first stage is not needed.
+    """
+    options = {"name": "wide", "batch_size": 8, "num_ranks": 2, "mesh": (2, 1), "machine": KNOWN.text()}
+    options |= {"search": search}
+    [found] = ranks(1).run(search_tasks.find_best, **options)
+    assert found["zero"] == 0 and set(found["layouts"].values()) == {("batch", None)}
+    stages = []
+    while found["zero"] < 3:
+        memory = 0.99 * found["bytes"]
+        [found] = ranks(1).run(search_tasks.find_best, memory=memory, **options)
+        assert found["bytes"] <= memory
+        stages.append(found["zero"])
+    assert stages == [2, 3]
+
+
+def test_what_is_found_trains_as_one_process(ranks, plain, exactness):
+    options = {"memory": 3.2 * WEIGHTS, "mesh": (2, 1)}
+    results, [alone] = together(
+        ranks(2).begin(search_tasks.search_and_train, name="wide", options=options, machine=KNOWN.text()),
+        plain.begin(search_tasks.train, name="wide"),
+    )
+    assert len(results) == 2
+    for result in results:
+        assert result["options"]["zero"] > 0 and f"zero={result['options']['zero']}." in result["plan"]
+        for ours, theirs in zip(result["weights"], alone["weights"], strict=True):
+            exactness(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3), 1e-5)
