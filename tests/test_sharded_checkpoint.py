@@ -17,7 +17,8 @@ from tests import sharded_checkpoint_tasks as tasks
 from tests.compare import log_distance, relative_distance
 from tests.ranks.pool import Failure
 
-NUM_RANKS = {"data": 2, "data zero 1": 2, "data zero 2": 2, "data zero 3": 2, "1x2": 2, "2x1": 2, "2x2": 4, None: 1}
+NUM_RANKS = {None: 1, "2x2": 4, "replicas": 4} | dict.fromkeys(["data", "1x2", "2x1"], 2)
+NUM_RANKS |= {f"data zero {stage}": 2 for stage in (1, 2, 3)}
 
 
 def run(ranks, task, mesh, **arguments) -> list:
@@ -45,6 +46,7 @@ SAME = [
     ("1x2", "wide"),
     ("data zero 2", "wide"),
     ("data zero 3", "wide"),
+    ("replicas", "wide"),
     pytest.param("2x2", "other", marks=pytest.mark.slow),
 ]
 
@@ -163,7 +165,8 @@ def test_from_mesh_to_mesh_to_one_process(ranks, tmp_path, exactness):
         ("data", (1, 3), "wide"),
         ("data zero 1", (2, 1), "wide"),
         ("data zero 3", (2, 2), "wide"),
-        ("1x2", (2, 3), "wide"),
+        ("replicas", (2, 3), "wide"),
+        ("1x2", (2, 4), "wide"),
         ("2x2", (3, 1), "other"),
         ("1x2", (3, 4), "wide"),
     ]

@@ -165,7 +165,6 @@ def unpadded(rows: tf.Tensor, part: Part, group: Communicator) -> tf.Tensor:
 
 
 def scatter_gradients(
-    communicator: Communicator,
     pairs: Sequence[tuple[tf.Tensor | tf.IndexedSlices, Any]],
     name: str,
     limit: int,
@@ -174,12 +173,12 @@ def scatter_gradients(
     """This rank's parts of the sums of gradients. Costs one reduce-scatter for each bucket.
 
     Args:
-        communicator: of the ranks that have a part each.
-        pairs: each gradient, as large as what a rank stores of the variable, and the variable.
+        pairs: each gradient, as large as what a rank stores of the variable, and the variable, at least one.
         name: that of the collectives begins with it.
         limit: bytes of a bucket.
         compression: of what is sent.
     """
+    group = group_of(pairs[0][1])
     gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
     shapes = [stored_shape(variable) for _, variable in pairs]
     dims = [placement_of(variable).part_dim or 0 for _, variable in pairs]
@@ -187,7 +186,7 @@ def scatter_gradients(
     results: dict[int, tf.Tensor] = {}
     for number, bucket in enumerate(fill_buckets(sizes, [gradient.dtype for gradient in gradients], limit)):
         given = [to_front(tf.ensure_shape(gradients[i], shapes[i]), dims[i]) for i in bucket]
-        sums = scatter_bucket(communicator, given, f"{name}.{number}", compression)
+        sums = scatter_bucket(group, given, f"{name}.{number}", compression)
         for i, rows in zip(bucket, sums, strict=True):
             results[i] = tf.ensure_shape(from_front(rows, dims[i]), part_shape(pairs[i][1]))
     return [results[i] for i in range(len(pairs))]
@@ -210,7 +209,7 @@ def scattered_backward(value: Any, variable: Any) -> Any:
             return upstream
         with place.within(here):
             pairs, compression = [(upstream, variable)], step.binding.options.compression
-            [part] = scatter_gradients(step.communicator, pairs, unique("gradients.part"), 1, compression)
+            [part] = scatter_gradients(pairs, unique("gradients.part"), 1, compression)
         window.current().scattered(part)
         return part
 

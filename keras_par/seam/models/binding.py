@@ -166,7 +166,7 @@ class Binding:
         parts = [i for i in places if to_parts and has_own_part(variables[i]) and gradients[i] is not None]
         if parts:
             pairs = [(gradient, variables[i]) for i in parts if (gradient := gradients[i]) is not None]
-            sums = scatter_gradients(step.communicator, pairs, f"{name}.parts", limit, self.options.compression)
+            sums = scatter_gradients(pairs, f"{name}.parts", limit, self.options.compression)
             for i, gradient in zip(parts, sums, strict=True):
                 result[i] = gradient
         rest = [i for i in places if i not in parts]
