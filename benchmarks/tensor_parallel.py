@@ -75,8 +75,7 @@ def ranks(args):
     for place, rows in enumerate(args.rows):
         whole, held = epoch_of(divided(), rows, args.steps)
         gathered, _ = epoch_of(divided(), rows, args.steps, without_rules=True)
-        half, _ = epoch_of(block(HIDDEN // 2), rows, args.steps)
-        full, _ = epoch_of(block(HIDDEN), rows, args.steps)
+        half, full = (epoch_apart(hidden, rows, args.steps) for hidden in (HIDDEN // 2, HIDDEN))
         systems = {
             DIVIDED: whole,
             GATHERED: gathered,
@@ -169,6 +168,20 @@ def epoch_of(model, rows, steps, without_rules=False):
     variables = [*block_variables, *slots]
     held = sum(int(np.prod(getattr(v, "local_shape", v.shape))) for v in variables)
     return epoch, held / sum(int(np.prod(v.shape)) for v in variables)
+
+
+def epoch_apart(hidden, rows, steps):
+    """The same for a block that a rank trains by itself, without the share."""
+    import keras_par as kp
+
+    with kp.independent():
+        epoch, _ = epoch_of(block(hidden), rows, steps)
+
+    def apart():
+        with kp.independent():
+            return epoch()
+
+    return apart
 
 
 def alternate(systems, rounds):
