@@ -46,7 +46,7 @@ def fit(model: str, stage: int, width: int, depth: int) -> keras.Model:
 
 stage, name = int(sys.argv[1]), sys.argv[2]
 kp.init(seed="own")
-fit(name, stage, 12 * 8, 2)  # loads what is loaded late
+fit(name, stage, 12 * 8, MODELS[name][2])  # loads what is loaded late, and has a graph of as many operations
 before = memory.now()
 weights = fit(name, stage, *MODELS[name][1:]).count_params() * 4 / 2**20
 sys.stdout.write(f"peak {memory.peak() - before} of weights {weights}\n")

@@ -264,13 +264,13 @@ def update_stored(original, optimizer: BaseOptimizer, pairs: list, learning_rate
     if steps.current() is None or tf.executing_eagerly():
         original(optimizer, [gradient for gradient, _ in pairs], [variable for _, variable in pairs], learning_rate)
         return
-    before: list = []
+    before: list[int] = []
     values = [variable._value for _, variable in pairs]
     for bucket in fill_buckets([bytes_of(value) for value in values], [None] * len(values), BUCKET_BYTES):
         gradients, variables = zip(*(pairs[place] for place in bucket), strict=True)
-        with tf.control_dependencies(before):
+        with tf.control_dependencies([values[place].read_value() for place in before]):
             original(optimizer, list(gradients), list(variables), learning_rate)
-        before = [values[place].read_value() for place in bucket]
+        before = bucket
 
 
 def update_parts(optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:
