@@ -259,9 +259,11 @@ def update_step(original):
 def update_stored(original, optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:
     """Updates variables of which this rank updates all that it stores, in a step bucket by bucket.
 
-    Else the temporaries of all updates would be in memory at once.
+    Else the temporaries of all updates would be in memory at once. Weights that are gathered on use have gradients that
+    come one by one, and are updated as these come.
     """
-    if steps.current() is None or tf.executing_eagerly():
+    comes_by_itself = any(placement_of(variable).is_gathered_on_use for _, variable in pairs)
+    if steps.current() is None or tf.executing_eagerly() or comes_by_itself:
         original(optimizer, [gradient for gradient, _ in pairs], [variable for _, variable in pairs], learning_rate)
         return
     before: list[int] = []
