@@ -22,7 +22,6 @@ QUICK = {
     4: ("one-row-left-over",),
 }
 SIMPLE = ("adam", "loss scale")
-TOO_MUCH = pytest.mark.xfail(strict=True, reason="a GPT takes 2.6 P, where the formula says 2.1 P")
 PEAKS = [
     pytest.param(1, 2, "mlp"),
     *(
@@ -30,7 +29,7 @@ PEAKS = [
         for stage, size in ((0, 2), (0, 4), (1, 4), (2, 2), (2, 4), (3, 2), (3, 4))
     ),
     pytest.param(1, 2, "gpt", marks=pytest.mark.slow),
-    pytest.param(3, 2, "gpt", marks=[pytest.mark.slow, TOO_MUCH]),
+    pytest.param(3, 2, "gpt", marks=pytest.mark.slow),
 ]
 SUMS = 1e-6  # where numbers are added in another order: a norm of parts, steps' gradients of all ranks
 
