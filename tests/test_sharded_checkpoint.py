@@ -74,8 +74,13 @@ def test_each_shard_is_written_once(written):
     folder, _ = written("2x2", "other")
     document = json.loads((folder / "CKP-1_4.json").read_text())
     assert document["version"] == 3
-    mesh = {"shape": [2, 2], "axis_names": ["batch", "model"], "ranks": [0, 1, 2, 3], "batch_axis": "batch"}
-    assert document["checkpoint"]["mesh"] == mesh
+    assert document["checkpoint"]["mesh"] == {
+        "shape": [2, 2],
+        "axis_names": ["batch", "model"],
+        "ranks": [0, 1, 2, 3],
+        "batch_axis": "batch",
+        "replica_axis": None,
+    }
     files = [arrays_in(folder, rank, "CKP-1_4") for rank in range(4)]
 
     def found(end: str) -> tuple[list, dict]:
