@@ -100,6 +100,19 @@ def test_one_interrupt_ends_a_job_that_hangs(tmp_path):
     assert "run different code from step 5 of epoch 1 on" in ended.panels[-1]
 
 
+def test_ranks_that_save_after_an_interrupt_are_left_to_it(tmp_path):
+    """Although one waits for another for longer than is a hang, which is told."""
+    folder = tmp_path / "out"
+    options = ["--hang-after", 1, "--on-hang", "abort", "--log-dir", folder, "--tee"]
+    job = Job("-np", 2, *options, program("train"), tmp_path, 9, "save@1")
+    job.wait_for(tmp_path / "CKP-1_7.json")
+    job.signal(signal.SIGINT)
+    ended = job.wait()
+    assert ended.status == 130 and ended.stdout.count("trouble saved") == 2
+    assert "The job goes on" in ended.panels[-1]
+    assert not of_kind(folder, "crash")
+
+
 def test_a_rank_that_does_not_come_to_init_is_named(tmp_path):
     script = tmp_path / "late.py"
     script.write_text(

@@ -16,14 +16,14 @@ class HangWatch:
     Args:
         members: the ranks.
         hang_after: seconds without progress that are a hang.
-        aborts: True if the job will be ended; only said here.
         folder: of the run.
         console: where a hang is shown.
     """
 
-    def __init__(self, members: Members, hang_after: float, aborts: bool, folder: RunFolder, console: Console):
-        self._members, self._hang_after, self._aborts = members, hang_after, aborts
+    def __init__(self, members: Members, hang_after: float, folder: RunFolder, console: Console):
+        self._members, self._hang_after = members, hang_after
         self._folder, self._console = folder, console
+        self._aborts = False
         self._hang: Hang | None = None  # whose stacks are awaited
         self._told: Hang | None = None  # and not over yet
         self._stacks: dict[int, str] = {}
@@ -34,12 +34,15 @@ class HangWatch:
         """Takes in a rank's stacks."""
         self._stacks[rank] = text
 
-    def abort(self) -> None:
-        """From now on a hang ends the job, also one that has been told."""
-        self._aborts, self._told = True, None
+    def look(self, aborts: bool) -> bool:
+        """True once a hang has been told.
 
-    def look(self) -> bool:
-        """True once a hang has been told."""
+        Args:
+            aborts: True if it ends the job, which is only said here; the first time, what was told is told again.
+        """
+        if aborts and not self._aborts:
+            self._told = None
+        self._aborts = aborts
         if self._asked:
             if time.monotonic() < self._deadline and not all(rank in self._stacks for rank in self._asked):
                 return False

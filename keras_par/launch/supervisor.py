@@ -71,8 +71,7 @@ class Supervisor:
         self._interrupts, self._num_seen = interrupts, 0
         self._messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue()
         self._members = Members()
-        aborts = settings.on_hang == "abort"
-        self._hang_watch = HangWatch(self._members, settings.hang_after, aborts, folder, console)
+        self._hang_watch = HangWatch(self._members, settings.hang_after, folder, console)
         self._ending: Ending | None = None
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
         self._is_terminating = self._has_hung = self._has_lost_engine = False
@@ -207,9 +206,10 @@ class Supervisor:
         if self._ending is not None:
             self._ending.decide()
         self._look_for_silence()
-        if self._is_complete and self._deadline is None and self._hang_watch.look():
-            self._has_hung = self._settings.on_hang == "abort" and self._ending is None
-            self._deadline = time.monotonic() if self._has_hung or self._ending is not None else None
+        is_hang = self._is_complete and self._deadline is None and self._hang_watch.look(self._ends_at_hang)
+        if is_hang and self._ends_at_hang:
+            self._has_hung = self._ending is None
+            self._deadline = time.monotonic()
         if self._engine.poll() is not None and self._deadline is None:
             self._has_lost_engine = bool(self._members.running)
             self._deadline = time.monotonic() + END_SECONDS
@@ -240,9 +240,16 @@ class Supervisor:
         self._folder.event("interrupt", f"the user sent {signal.Signals(self._interrupts[0]).name}")
         if self._is_complete:
             self._ending = Ending(self._members)
-            self._hang_watch.abort()
         else:
             self._end_ranks("terminate")
+
+    @property
+    def _ends_at_hang(self) -> bool:
+        """True if a hang ends the job: the user said so, or has asked for the end and ranks have not come to it.
+
+        Ranks that have come to it may be saving, however long that takes.
+        """
+        return self._settings.on_hang == "abort" if self._ending is None else not self._stopped
 
     @property
     def _is_complete(self) -> bool:

@@ -117,6 +117,14 @@ class Trouble(keras.callbacks.Callback):
             say("fault")
             ctypes.string_at(0)
 
+    def on_interrupt(self, epoch_is_complete):
+        if "save" in at.values() and kp.rank() == 0:
+            say("save")
+            time.sleep(SECONDS)
+        if "save" in at.values():
+            kp.barrier()
+            say("saved")
+
 
 class Pair(keras.metrics.MeanSquaredError):
     """A metric that is no scalar, as F1Score is."""

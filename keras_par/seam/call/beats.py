@@ -68,7 +68,7 @@ class Beats(Callback):
             self._stop(epoch_is_complete=True)
 
     def _stop(self, epoch_is_complete: bool) -> None:
-        tell(self._callbacks, "on_interrupt", epoch_is_complete)
         where = f"after step {self._beat.page.step} of epoch {self._beat.page.epoch + 1}"
         self._beat.tell("stopped", text=where)
+        tell(self._callbacks, "on_interrupt", epoch_is_complete)
         raise KeyboardInterrupt(f"keras-par: stopped by its user {where}")
