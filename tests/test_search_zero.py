@@ -21,10 +21,13 @@ def test_what_is_planned_is_what_a_step_sends_and_holds(zero, mesh, ranks):
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_a_layer_that_is_computed_again_gathers_once_more(zero, ranks):
-    options = {"layout": {}, "mesh": (2, 1), "recomputed": ("wide_1",), "zero": zero}
-    [found] = ranks(1).run(search_tasks.compare_named, name="wide", **options)
+def test_a_layer_that_is_computed_again_gathers_its_weight_once_more_where_that_is_divided(zero, ranks):
+    options = {"layout": {}, "mesh": (2, 1), "zero": zero}
+    [found] = ranks(1).run(search_tasks.compare_named, name="wide", recomputed=("wide_1",), **options)
+    [kept] = ranks(1).run(search_tasks.compare_named, name="wide", **options)
     assert found["predicted_bytes"] == found["counted_bytes"]
+    part = WEIGHTS // 3 // 2
+    assert found["counted_bytes"] - kept["counted_bytes"] == (part if zero == 3 else 0)
 
 
 @pytest.mark.parametrize("search", ["dynamic", "recursive", "exact"])

@@ -17,6 +17,8 @@ import keras_par as kp
 from keras_par.checkpoint import files
 from keras_par.comm.shared_memory import SharedMemoryCommunicator
 
+LATE_SECONDS = 0.5  # for the others to come to where this one is missed
+
 stage, directory, *deaths = sys.argv[1:]
 kp.init()
 keras.utils.set_random_seed(1)
@@ -29,6 +31,7 @@ def die_at(kind: str, times: int) -> None:
     counts[kind] = counts.get(kind, 0) + 1
     if dies and counts[kind] == times:
         print(f"killed at {time.time()} in {kind} {times}", flush=True)
+        time.sleep(LATE_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
