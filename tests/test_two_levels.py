@@ -35,5 +35,25 @@ def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, r
     assert all(result["weights"] == results[0]["weights"] for result in results)
 
 
+@pytest.mark.parametrize("stage", [1, 3])
+def test_the_ranks_of_a_host_divide_a_replica(stage, plain, tmp_path):
+    """Of gradients and weights they send each other, between hosts only sums of a rank's part of gradients go."""
+    job = start("mpirun", 4, program("two_hosts"), "2", str(tmp_path), str(stage))
+    assert job.status == 0, job.output
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert [result["size"] for result in results] == [4] * 4
+    [alone] = plain.run(reduce_by_tasks.alone, epochs=2)
+    for result in results:
+        ways = {(kind, road, tuple(ranks)) for kind, road, ranks, _ in result["sent"]}
+        assert {kind for kind, road, _ in ways if road == "horovod"} == {"all_reduce"}
+        assert {ranks for _, road, ranks in ways if road == "horovod"} <= {(0, 2), (1, 3)}
+        assert {kind for kind, road, _ in ways if road == "shared_memory"} == {"all_gather", "reduce_scatter"}
+        assert {ranks for _, road, ranks in ways if road == "shared_memory"} <= {(0, 1), (2, 3)}
+        for own, expected in zip(result["weights"], alone, strict=True):
+            np.testing.assert_allclose(own, expected, rtol=1e-6, atol=1e-7)
+    between = [sum(call[3] for call in result["sent"] if call[1] == "horovod") for result in results]
+    assert sum(between) == 2 * sum(4 * np.size(each) for each in alone)
+
+
 def test_ranks_are_told_by_their_hosts():
     assert ranks_by_host(["a", "b", "a", "c"]) == [[0, 2], [1], [3]]

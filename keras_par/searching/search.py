@@ -84,7 +84,8 @@ def search(
     ```
 
     Rank 0 traces what `build` makes, without making its weights, and searches; the others take what it found. Where
-    this machine was not measured before, all ranks do that first (10 seconds), as `keras-par calibrate` does.
+    this machine was not measured before, all ranks do that first (10 seconds), as `keras-par calibrate` does. Where
+    nothing fits whole, it also looks at layers that are computed again, and at the stages of ZeRO (docs/zero.md).
     Calls `kp.init()`, and costs two all-gathers of the plan.
 
     Args:
