@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -66,8 +67,8 @@ class DataParallel(keras.distribution.DataParallel):
 
     def __init__(
         self,
-        device_mesh=None,
-        devices=None,
+        device_mesh: Any = None,
+        devices: Any = None,
         auto_shard_dataset: bool = True,
         *,
         reduction: Reduction = Options.reduction,

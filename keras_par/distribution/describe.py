@@ -19,11 +19,11 @@ from keras_par.seam.files.whole_files import beside
 from keras_par.seam.models.binding import bound, optimizers_of
 from keras_par.seam.models.state import entries
 from keras_par.seam.models.sums import way
-from keras_par.seam.update.sharded_optimizer import slots_by_variable
+from keras_par.seam.update.slots import slots_by_variable
 from keras_par.seam.variables.layouts import said_by
 from keras_par.seam.variables.outputs import OutputRow
 from keras_par.sharding.parts import has_own_part, part_shape
-from keras_par.sharding.views import is_sharded
+from keras_par.sharding.views import is_sharded, placement_of
 
 WIDTH = 120
 MANY = 5  # ranks of a group that are no longer listed
@@ -44,6 +44,14 @@ class VariableRow:
     local_bytes: int
     part_shape: tuple[int, ...] | None = None  # of the part that this rank updates, None if that is all it holds
     state_bytes: int = 0  # of the optimizer's state for it, on this rank
+    is_gathered_on_use: bool = False  # True if zero=3 divides it
+
+    @property
+    def source(self) -> str:
+        """A mark of what divides it, unless that is a pattern."""
+        if self.said_by is not None or not any(self.axes):
+            return ""
+        return " (zero)" if self.is_gathered_on_use else " (follows)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +127,8 @@ class Description:
         more = ("updates", "state's bytes") if has_parts else ()
         table = Table("variable", "shape", "layout", "on this rank", "bytes", *more, box=None, pad_edge=False)
         for row in self.variables:
-            layout = divisions(row.axes) + (" (follows)" if any(row.axes) and row.said_by is None else "")
             part = [shown(row.part_shape or row.local_shape), str(row.state_bytes)] if has_parts else []
+            layout = divisions(row.axes) + row.source
             table.add_row(row.path, shown(row.shape), layout, shown(row.local_shape), str(row.local_bytes), *part)
         return table
 
@@ -178,6 +186,7 @@ def row_of(variable: keras.Variable, strategy: Any) -> VariableRow:
         num_bytes=math.prod(shape) * size,
         local_bytes=math.prod(local_shape) * size,
         part_shape=part_shape(variable) if has_own_part(variable) else None,
+        is_gathered_on_use=placement_of(variable).is_gathered_on_use,
     )
 
 

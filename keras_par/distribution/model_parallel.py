@@ -1,6 +1,7 @@
 """The model-parallel strategy: ranks divide a model's variables as a layout map says, and the rows of each batch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -57,7 +58,7 @@ class ModelParallel(keras.distribution.ModelParallel):
     def __init__(
         self,
         *,
-        layout_map=None,
+        layout_map: Any = None,
         batch_dim_name: str | None = None,
         auto_shard_dataset: bool = True,
         reduction: Reduction = Options.reduction,

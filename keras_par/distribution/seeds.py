@@ -59,7 +59,7 @@ def share(communicator: Communicator, seed: Seed) -> None:
         if own[TENSORFLOW] is None:
             tf.random.set_seed(some_seed(heard[0]) if seeds[0] is None else seeds[0])
     if names and communicator.rank == 0:
-        logger.warning(
+        logger.info(
             "keras-par: no seed was set before kp.init(), so all ranks begin with rank 0's random numbers (%s): "
             "kp.init(seed='own') leaves each rank its own, keras.utils.set_random_seed sets them",
             ", ".join(names),

@@ -132,10 +132,13 @@ def place(what: str) -> tuple[Communicator | None, Callable[[str], str]]:
     if step is None and not world.is_started():
         return None, numbered
     group = world.current() if step is None else step.communicator
-    if group.size == 1:
+    if group.size == 1 and (step is None or step.probe is None):  # what probes a step asks if it needs others
         return None, numbered
     if is_in_loop():
-        raise ValueError(f"keras-par: kp.ops.{what} is called within a loop of a graph, where ranks cannot talk.")
+        raise ValueError(
+            f"keras-par: kp.ops.{what} is called within a loop of a graph, where ranks cannot talk: call it before or "
+            "after the loop."
+        )
     if step is not None:
         step.require_plain(f"kp.ops.{what}")
     return group, lambda kind: numbered(f"ops.{kind}")

@@ -29,6 +29,11 @@ class Placement:
     is_gathered_on_use: bool = False
 
     @property
+    def divides_state(self) -> bool:
+        """True if ranks with other rows divide the optimizer's state for a value that each of them stores."""
+        return self.data_axis in self.slots and self.data_axis not in self.stored
+
+    @property
     def part_dim(self) -> int | None:
         """The dim of which a rank updates a part, though it stores as much as ranks with other rows; None if none."""
         if self.data_axis not in self.gradient or self.data_axis in self.stored:
@@ -52,7 +57,12 @@ def alike(axes: Axes, data_axis: str | None) -> Placement:
 
 
 def in_parts(
-    shape: Sequence[int], stored: Axes, data_axis: str, num_parts: int, stage: Literal[1, 2, 3]
+    shape: Sequence[int],
+    stored: Axes,
+    data_axis: str,
+    num_parts: int,
+    stage: Literal[1, 2, 3],
+    by_elements: bool = True,
 ) -> Placement | None:
     """How a variable lies whose state, and more in later stages of ZeRO, ranks with other rows divide.
 
@@ -64,6 +74,7 @@ def in_parts(
         data_axis: along which ranks have other rows.
         num_parts: how many these are.
         stage: 1 divides the state; 2 gradients as well, each as soon as it is there; 3 the value, too.
+        by_elements: False if the optimizer looks beyond single elements, so that it needs whole gradients in any stage.
     """
     free = [dim for dim, size in enumerate(shape) if size >= num_parts and not (stored and stored[dim])]
     if not free:
@@ -72,6 +83,8 @@ def in_parts(
     axes = tuple(data_axis if each == dim else axis for each, axis in enumerate(stored or (None,) * len(shape)))
     if stage == 3:
         return Placement(axes, axes, axes, axes, data_axis, is_gathered_on_use=True)
+    if not by_elements:
+        return Placement(stored, stored, axes, stored, data_axis)
     return Placement(stored, axes, axes, axes if stage == 2 else stored, data_axis)
 
 

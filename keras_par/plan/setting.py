@@ -55,15 +55,15 @@ class Setting:
         return self.seconds_of(sent, sent.forward)
 
     def seconds_of(self, sent: Sent, collectives: Sequence[tuple[Collective, int]]) -> float:
-        """Of some collectives of a move; what is joined along another dim than the first is put in order, too."""
+        """Of some collectives of a move; what is joined along another dim than the first is put in order besides."""
         size = self.mesh[sent.axis]
         seconds = sum(
             self.machine.send_seconds(kind, num_bytes, size, self.reach(sent.axis), sent.is_aside)
             for kind, num_bytes in collectives
         )
-        num_orders = 2 * len(collectives) if sent.dim else 0
-        both = (sent.num_elements + sent.num_after) * sent.item_bytes
-        return seconds + self.machine.compute_seconds(0, num_orders * both, num_orders)
+        num_orders = len(collectives) if sent.dim else 0
+        whole = max(sent.num_elements, sent.num_after) * sent.item_bytes  # which is read and written
+        return seconds + self.machine.compute_seconds(0, num_orders * 2 * whole, num_orders)
 
     def elements(self, shape: Sequence[int], axes: Axes) -> int:
         """Of the largest shard, if any number of ranks may divide a dim."""

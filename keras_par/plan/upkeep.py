@@ -112,7 +112,8 @@ class Upkeep:
         """How the gradients of ranks with other rows become one: of a table of which rows are read these are gathered.
 
         Of a variable that is updated in parts each rank gets its part of the sum, and gives its part of the new value.
-        Of one that ranks with other rows store in parts, that belongs to its gathers.
+        Of one that is updated as a whole each rank gives its part of the state. Of one that ranks with other rows store
+        in parts, that belongs to its gathers.
         """
         parameter, axis = self.parameter, self.setting.data_axis
         if not parameter.is_trainable or self.setting.mesh[axis] == 1 or axis in self.placement.stored:
@@ -120,6 +121,8 @@ class Upkeep:
         own = self._bytes(self.placement.stored)
         if self.placement.part_dim is not None:
             return [("reduce_scatter", own), ("all_gather", self._bytes(self.placement.gradient))]
+        if self.placement.divides_state:
+            return [("all_reduce", own), ("all_gather", self._slot_bytes)]
         if self.use.sparse_rows is None:
             return [("all_reduce", own)]
         row = self.setting.local_elements(parameter.shape[1:], self.placement.stored[1:]) * parameter.item_bytes
@@ -181,8 +184,8 @@ def placed(parameter: Parameter, stored: Axes, setting: Setting, use: Use) -> Pl
     placement = None
     is_large = setting.local_elements(parameter.shape, stored) * parameter.item_bytes >= setting.zero_min_kb * 2**10
     can_be = parameter.is_trainable and is_large and num_parts > 1 and axis not in stored and use.sparse_rows is None
-    if setting.zero and can_be and (setting.zero == 3 or parameter.is_elementwise):
-        placement = in_parts(parameter.shape, stored, axis, num_parts, setting.zero)
+    if setting.zero and can_be:
+        placement = in_parts(parameter.shape, stored, axis, num_parts, setting.zero, parameter.is_elementwise)
     return placement or alike(stored, axis)
 
 

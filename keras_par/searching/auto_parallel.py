@@ -81,7 +81,11 @@ class AutoParallel(Plan, ModelParallel):
         optimizer = getattr(model, "optimizer", None)
         if optimizer is None or optimizer.built:
             if optimizer is not None and world.current().rank == 0:
-                logger.warning("keras-par: '%s' stays whole, because its optimizer has state already", model.name)
+                logger.warning(
+                    "keras-par: '%s' stays whole, because its optimizer has state already: set the strategy before the "
+                    "model is trained",
+                    model.name,
+                )
             self._asked = replace(self._asked, mesh=self._asked.mesh or (world.current().size, 1))
             return
         self.plan, self.reasons = found_for(self._asked, lambda: look_at_built(model, self._sizes))

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_par.plan.trace import TRACED_ROWS, Parameter, Trace, without_idle_gradients
 from keras_par.seam.call.dry_step import spec_of
 from keras_par.seam.together.state_parts import inner_of
-from keras_par.seam.update.sharded_optimizer import is_elementwise
+from keras_par.seam.update.variable_update import is_elementwise
 from keras_par.seam.variables import operations
 from keras_par.seam.variables.open_variable import OpenVariable, values_hidden, without_values
 from keras_par.searching.backward import note_backward

@@ -13,6 +13,7 @@ from keras_par.comm import place
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.layout import length_of, part_of
 from keras_par.sharding.names import unique
+from keras_par.sharding.pieces import from_gather, from_scatter, to_gather, to_scatter
 
 
 def enter(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
@@ -67,8 +68,8 @@ def scatter(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
     shape[dim] = length_of(length, group.size, group.rank)
 
     def forward(x):
-        [part] = group.reduce_scatter([to_front(x, dim)], name)
-        return from_front(part, dim)
+        [part] = group.reduce_scatter([to_scatter(x, dim, group.size)], name)
+        return from_scatter(part, dim, length, group.size)
 
     return differentiable(forward, lambda upstream: gather(upstream, dim, group, length), tensor, shape)
 
@@ -78,10 +79,11 @@ def joined(
 ) -> tf.Tensor:
     name = unique("gather")
     shape = tensor.shape.as_list()
-    shape[dim] = shape[dim] * group.size if length is None else length
+    whole = shape[dim] = shape[dim] * group.size if length is None else length
 
     def forward(x):
-        return from_front(group.all_gather(to_front(x, dim), name), dim)
+        rows = group.all_gather(to_gather(x, dim, whole, group.size), name)
+        return from_gather(rows, dim, whole, group.size)
 
     return differentiable(forward, backward, tensor, shape)
 
@@ -110,15 +112,3 @@ def differentiable(forward: Callable, backward: Callable, tensor: tf.Tensor, sha
 def plainly(forward: Callable, tensor: tf.Tensor, shape) -> tf.Tensor:
     result = forward(tensor)
     return result if shape is None else tf.ensure_shape(result, shape)
-
-
-def to_front(tensor: tf.Tensor, dim: int) -> tf.Tensor:
-    """`tensor` with `dim` before all others."""
-    rest = [other for other in range(tensor.shape.rank) if other != dim]
-    return tensor if dim == 0 else tf.transpose(tensor, [dim, *rest])
-
-
-def from_front(tensor: tf.Tensor, dim: int) -> tf.Tensor:
-    """What `to_front` made, as it was."""
-    order = [*range(1, dim + 1), 0, *range(dim + 1, tensor.shape.rank)]
-    return tensor if dim == 0 else tf.transpose(tensor, order)

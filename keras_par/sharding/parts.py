@@ -19,8 +19,8 @@ from keras_par.plan.layout import length_of, part_of
 from keras_par.plan.options import Compression
 from keras_par.sharding import step as steps
 from keras_par.sharding import window
-from keras_par.sharding.collectives import from_front, to_front
 from keras_par.sharding.names import is_within_others, unique
+from keras_par.sharding.pieces import from_gather, from_scatter, to_gather, to_scatter
 from keras_par.sharding.views import placement_of
 
 BUCKET_BYTES = 32 << 20  # of values that are joined at once
@@ -144,11 +144,12 @@ def join(parts: Sequence[Part]) -> list[tf.Operation]:
 
 
 def padded(part: Part, group: Communicator) -> tf.Tensor:
-    """A part with its dim before all others, and as long as the longest one."""
+    """A part as it is gathered, and as long as the longest one."""
     dim = placement_of(part.variable).part_dim
     assert dim is not None
-    rows = to_front(part.value, dim)
-    missing = length_of(stored_shape(part.variable)[dim], group.size, 0) - rows.shape[0]
+    size = stored_shape(part.variable)[dim]
+    rows = to_gather(part.value, dim, size, group.size)
+    missing = length_of(size, group.size, 0) - part.shape[dim]
     return tf.pad(rows, [[0, missing], *[[0, 0]] * (rows.shape.rank - 1)]) if missing else rows
 
 
@@ -161,7 +162,7 @@ def unpadded(rows: tf.Tensor, part: Part, group: Communicator) -> tf.Tensor:
         most = length_of(size, group.size, 0)
         lengths = [length_of(size, group.size, rank) for rank in range(group.size)]
         rows = tf.concat([rows[most * rank : most * rank + length] for rank, length in enumerate(lengths)], 0)
-    return from_front(rows, dim)
+    return from_gather(rows, dim, size, group.size)
 
 
 def scatter_gradients(
@@ -185,10 +186,11 @@ def scatter_gradients(
     sizes = [shape.num_elements() * gradient.dtype.size for shape, gradient in zip(shapes, gradients, strict=True)]
     results: dict[int, tf.Tensor] = {}
     for number, bucket in enumerate(fill_buckets(sizes, [gradient.dtype for gradient in gradients], limit)):
-        given = [to_front(tf.ensure_shape(gradients[i], shapes[i]), dims[i]) for i in bucket]
+        given = [to_scatter(tf.ensure_shape(gradients[i], shapes[i]), dims[i], group.size) for i in bucket]
         sums = scatter_bucket(group, given, f"{name}.{number}", compression)
         for i, rows in zip(bucket, sums, strict=True):
-            results[i] = tf.ensure_shape(from_front(rows, dims[i]), part_shape(pairs[i][1]))
+            part = from_scatter(rows, dims[i], shapes[i][dims[i]], group.size)
+            results[i] = tf.ensure_shape(part, part_shape(pairs[i][1]))
     return [results[i] for i in range(len(pairs))]
 
 

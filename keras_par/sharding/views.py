@@ -50,7 +50,7 @@ def is_local() -> bool:
 
 @contextlib.contextmanager
 def made_whole(variables: Iterable[Any]) -> Iterator[None]:
-    """Within it these sharded variables are whole tensors, gathered now."""
+    """Within it these sharded variables are whole tensors, gathered now, or what is assigned to them."""
     values = {id(variable): tf.convert_to_tensor(variable.value) for variable in variables}
     token = _whole_values.set({**(_whole_values.get() or {}), **values})
     try:
@@ -62,6 +62,13 @@ def made_whole(variables: Iterable[Any]) -> Iterator[None]:
 def whole_value(variable: Any) -> tf.Tensor | None:
     """What `made_whole` gathered of a variable, None outside of it."""
     return (_whole_values.get() or {}).get(id(variable))
+
+
+def note_whole(variable: Any, value: tf.Tensor) -> None:
+    """Has a variable that is `made_whole` be what is assigned to it."""
+    known = _whole_values.get()
+    if known is not None and id(variable) in known:
+        known[id(variable)] = value
 
 
 @contextlib.contextmanager

@@ -30,8 +30,10 @@ def run_once(callbacks: list[keras.callbacks.Callback], communicator: Communicat
 
 @functools.cache
 def tell_once(name: str) -> None:
-    text = "runs on one rank only, as callbacks of other packages do; every_rank_writes = True changes that"
-    logger.warning("keras-par: %s %s", name, text)
+    logger.warning(
+        "keras-par: %s runs on one rank only, as callbacks of other packages do; every_rank_writes = True changes that",
+        name,
+    )
 
 
 def is_keras_own(callback: keras.callbacks.Callback, name: str) -> bool:

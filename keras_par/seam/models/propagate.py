@@ -29,7 +29,11 @@ def propagate(model: keras.Model, binding: Binding, x) -> None:
         x: symbols of the model's inputs.
     """
     if getattr(model, "optimizer", None) is not None and model.optimizer.built:
-        logger.warning("keras-par: propagate=True does nothing for '%s', whose optimizer has state", model.name)
+        logger.warning(
+            "keras-par: propagate=True does nothing for '%s', whose optimizer has state: set the strategy before the "
+            "model is trained",
+            model.name,
+        )
         return
     divide_by(binding, following(model, binding, x))
 

@@ -8,31 +8,30 @@ from keras_par.comm.broadcast import broadcast_variables
 from keras_par.plan.options import Options
 from keras_par.plan.placement import Placement, alike
 from keras_par.seam.models.binding import Binding, optimizers_of
-from keras_par.seam.update.sharded_optimizer import axes_of, is_elementwise, slots_by_variable
+from keras_par.seam.update.slots import axes_of, slots_by_variable
+from keras_par.seam.update.variable_update import is_elementwise
 from keras_par.seam.variables.division import is_table, over_rows
 from keras_par.seam.variables.layouts import mesh_of_rows
 from keras_par.seam.variables.sharded_variable import divide, lie, make_whole
 from keras_par.sharding.mesh import RankMesh
-from keras_par.sharding.parts import has_own_part
 from keras_par.sharding.views import is_sharded, placement_of
 
 
 def lay_out_state(model: keras.Model, binding: Binding) -> None:
     """Says of each trainable variable how ranks with other rows divide it, and divides what is there so.
 
-    A variable stays whole that is small, has a gradient of single rows, or in stages 1 and 2 an optimizer that looks
-    beyond single elements. What is there becomes rank 0's where the strategy has it so. Costs one all-reduce of a
-    number, a broadcast of what is to be divided, and one all-gather for each variable that was divided otherwise.
+    A variable stays whole that is small or has a gradient of single rows. What is there becomes rank 0's where the
+    strategy has it so. Costs one all-reduce of a number, a broadcast of what is to be divided, and one all-gather for
+    each variable that was divided otherwise.
 
     Args:
         model: built.
         binding: its strategy.
     """
     mesh, stage = mesh_of_rows(binding.strategy), binding.options.zero
-    divides = stage == 3 or (stage > 0 and is_elementwise_only(model, binding))
-    if divides:
+    if stage:
         build_where_another_has(model, binding)
-    wanted = placements(model, mesh, binding.options if divides else None)
+    wanted = placements(model, mesh, binding.options if stage else None, stage == 0 or is_elementwise_only(model))
     goals = [(variable, placement.stored) for variable, placement in wanted]
     for optimizer in optimizers_of(model):
         slots = slots_by_variable(optimizer, with_accumulators=True)
@@ -45,23 +44,14 @@ def lay_out_state(model: keras.Model, binding: Binding) -> None:
         lay_out(variable, alike(axes, mesh.batch_axis), mesh)
     for variable, placement in wanted:
         lie(variable, placement, mesh)
-    if changing:
+    if wanted:
         for optimizer in optimizers_of(model):
             find_again(optimizer)
 
 
-def is_elementwise_only(model: keras.Model, binding: Binding) -> bool:
-    """True if all optimizers of a model can update parts; says which cannot."""
-    inner = [each for optimizer in optimizers_of(model) for each in inner_of(optimizer)]
-    others = sorted({type(each).__name__ for each in inner if not is_elementwise(each)})
-    if others:
-        binding.say(
-            "zero=%d does nothing for '%s': its optimizer %s needs whole variables for its update",
-            binding.options.zero,
-            model.name,
-            ", ".join(others),
-        )
-    return not others
+def is_elementwise_only(model: keras.Model) -> bool:
+    """True if all optimizers of a model can update parts."""
+    return all(is_elementwise(each) for optimizer in optimizers_of(model) for each in inner_of(optimizer))
 
 
 def build_where_another_has(model: keras.Model, binding: Binding) -> None:
@@ -74,13 +64,16 @@ def build_where_another_has(model: keras.Model, binding: Binding) -> None:
             optimizer.build(model.trainable_variables)
 
 
-def placements(model: keras.Model, mesh: RankMesh, options: Options | None) -> list[tuple[keras.Variable, Placement]]:
+def placements(
+    model: keras.Model, mesh: RankMesh, options: Options | None, by_elements: bool
+) -> list[tuple[keras.Variable, Placement]]:
     """How the variables are to lie that ranks with other rows divide, or did before.
 
     Args:
         model: built.
         mesh: of the strategy.
         options: the strategy's, None if nothing is to be divided.
+        by_elements: False if an optimizer of the model looks beyond single elements.
     """
     tables = {id(weight) for layer in model._flatten_layers() if is_table(layer) for weight in layer.weights}
     found = []
@@ -88,8 +81,8 @@ def placements(model: keras.Model, mesh: RankMesh, options: Options | None) -> l
         stored = placement_of(variable).stored
         placement = None
         if options is not None and id(variable) not in tables:
-            placement = over_rows(variable, tuple(variable.shape), stored, mesh, options)
-        if placement is None and has_own_part(variable):
+            placement = over_rows(variable, tuple(variable.shape), stored, mesh, options, by_elements)
+        if placement is None and placement_of(variable).divides_state:
             placement = alike(stored, mesh.batch_axis)
         if placement is not None:
             found.append((variable, placement))

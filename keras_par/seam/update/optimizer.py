@@ -40,6 +40,9 @@ def apply(original):
 
     def replacement(self, grads, trainable_variables=None):
         step = steps.current()
+        if step is None:
+            trainable_variables = None if trainable_variables is None else list(trainable_variables)
+            require_step(trainable_variables or self._trainable_variables)
         if step is None or step.applying:
             return original(self, grads, trainable_variables)
         trainable_variables = None if trainable_variables is None else list(trainable_variables)
@@ -54,6 +57,21 @@ def apply(original):
         return reduce_and_apply(original, self, step, grads, trainable_variables, variables)
 
     return replacement
+
+
+def require_step(variables: list) -> None:
+    """Refuses to update, outside of a model's step, variables whose gradients ranks have summed backward.
+
+    Raises:
+        ValueError: there is one.
+    """
+    summed = next((variable for variable in variables if is_summed_backward(variable)), None)
+    if summed is not None:
+        raise ValueError(
+            f"keras-par: ranks with other rows divide '{summed.path}', so that its gradient is their sum already, "
+            "which a loop by hand would sum once more: train by fit, by train_on_batch or by a train_step of the "
+            "model's, or store it whole, by zero=2 or a layout without the batch axis."
+        )
 
 
 def weigh_rest(step: steps.Step, grads: list, variables: list) -> list:

@@ -51,7 +51,9 @@ def division_of(variable: Any, strategy: Any, shape) -> tuple[Placement, RankMes
     return found if placement is None else (placement, mesh)
 
 
-def over_rows(variable: keras.Variable, shape, stored: Axes, mesh: RankMesh, options: Options) -> Placement | None:
+def over_rows(
+    variable: keras.Variable, shape, stored: Axes, mesh: RankMesh, options: Options, by_elements: bool = True
+) -> Placement | None:
     """How a variable lies of which ranks with other rows divide what the strategy's stage of ZeRO says.
 
     None if they divide nothing of it, because it is small, no floats, or not trained.
@@ -62,6 +64,7 @@ def over_rows(variable: keras.Variable, shape, stored: Axes, mesh: RankMesh, opt
         stored: what its layout divides.
         mesh: of the strategy.
         options: the strategy's, with a stage.
+        by_elements: False if its optimizer looks beyond single elements.
     """
     assert mesh.batch_axis is not None and options.zero
     num_parts, dtype = mesh.size(mesh.batch_axis), tf.as_dtype(variable.dtype)
@@ -70,7 +73,7 @@ def over_rows(variable: keras.Variable, shape, stored: Axes, mesh: RankMesh, opt
     local = mesh.local_shape(shape, stored) if stored else shape
     if math.prod(local) * dtype.size < options.zero_min_kb * 2**10 or is_range(variable):
         return None
-    return in_parts(tuple(shape), stored, mesh.batch_axis, num_parts, options.zero)
+    return in_parts(tuple(shape), stored, mesh.batch_axis, num_parts, options.zero, by_elements)
 
 
 def is_range(variable: keras.Variable) -> bool:

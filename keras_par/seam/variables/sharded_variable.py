@@ -22,7 +22,7 @@ from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.on_use import GatheredOnUse
 from keras_par.sharding.parts import scattered_backward
 from keras_par.sharding.tensor import ShardedTensor
-from keras_par.sharding.views import PLACEMENT, is_local, leader, local_view, placement_of, whole_value
+from keras_par.sharding.views import PLACEMENT, is_local, leader, local_view, note_whole, placement_of, whole_value
 
 
 class StoredVariable(keras.Variable):
@@ -143,6 +143,7 @@ class ShardedVariable(StoredVariable):
             value = value.local
         elif not is_local():
             value = tf.convert_to_tensor(value)
+            note_whole(self, value)
             self.checksum = checksum(value)
             value = own(value[self.mesh.shard(self._shape, self.axes)])
         super()._direct_assign(value)
