@@ -211,7 +211,9 @@ def look_together(folder: Path, prefix: str, communicator: Communicator) -> dict
                 "monitored": [manifest.monitored for manifest in complete],
             }
     except OSError as error:
-        complaint = f"checkpoints cannot be written to '{own}' ({error.strerror})."
+        complaint = (
+            f"checkpoints cannot be written to '{own}' ({error.strerror}): give a folder that ranks can write to."
+        )
     return exchange(communicator, "kp.checkpoint.look", found, complaint)[0]
 
 

@@ -55,7 +55,7 @@ def restore(callbacks: list[keras.callbacks.Callback], reader: Reader, communica
         except Exception as error:
             complaint = (
                 f"callback '{name}' cannot be given back what it remembered in checkpoint '{reader.manifest.name}' "
-                f"({type(error).__name__}: {error})."
+                f"({type(error).__name__}: {error}): let its set_state take what its get_state gave."
             )
     reader.close()
     exchange(communicator, "kp.resume.callbacks", None, complaint)

@@ -59,7 +59,7 @@ def find(path: Path) -> Reader:
             )
         found = folders.newest_whole(path, prefixes.pop()) if prefixes else None
         if found is None:
-            raise CheckpointError(f"keras-par: there is no checkpoint in '{path}'.")
+            raise CheckpointError(f"keras-par: there is no checkpoint in '{path}': give the folder of RankCheckpoint.")
         return found
     file = path if path.suffix == ".json" else path.with_name(f"{path.name}.json")
     return Reader(file.parent, manifests.read(file))

@@ -108,7 +108,7 @@ def read(path: Path) -> Manifest:
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise CheckpointError(f"keras-par: there is no checkpoint '{path}'.") from None
+        raise CheckpointError(f"keras-par: there is no checkpoint '{path}': correct the path.") from None
     except (OSError, ValueError) as error:
         raise damaged(path, f"its manifest cannot be read ({error})") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -125,7 +125,7 @@ def read(path: Path) -> Manifest:
     if version == 1:
         size = body.pop("world_size")
         if body.pop("layout") != "replicated":
-            raise CheckpointError(f"keras-par: checkpoint '{path}' has an unknown layout.")
+            raise damaged(path, "its layout is unknown")
         body["mesh"] = dataclasses.asdict(in_a_row(size))
     mesh = body["mesh"]
     shape, names, ranks = (tuple(mesh[key]) for key in ("shape", "axis_names", "ranks"))

@@ -91,7 +91,10 @@ class Writer:
             try:
                 self._complete(manifest, [File(**file) for file in files])
             except OSError as error:
-                complaint = f"the manifest of checkpoint '{manifest.name}' cannot be written ({error})."
+                complaint = (
+                    f"the manifest of checkpoint '{manifest.name}' cannot be written ({error}): make room, or give "
+                    "another folder."
+                )
         exchange(self._communicator, "kp.checkpoint.complete", None, complaint)
 
     def _write(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -100,7 +103,9 @@ class Writer:
             self._written = File(relative, *write_arrays(self._folder / relative, arrays))
         except Exception as error:  # in a thread nobody else would hear of it
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            self._complaint = f"checkpoint '{self._folder / relative}' cannot be written ({why})."
+            self._complaint = (
+                f"checkpoint '{self._folder / relative}' cannot be written ({why}): make room, or give another folder."
+            )
 
     def _complete(self, manifest: Manifest, files: list[File]) -> None:
         manifests.write(self._folder, dataclasses.replace(manifest, files=files))

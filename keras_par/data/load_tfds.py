@@ -222,7 +222,7 @@ def find(name_or_builder: Any, data_dir: str | os.PathLike | None, split: Any) -
         for term in tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
     ]
     if not any(start < stop for _, start, stop in terms):
-        raise ValueError("the split has no rows.")
+        raise ValueError("the split has no rows: give another one.")
     return Split(builder, terms, len({file.filename for file in splits[split].file_instructions}))
 
 
