@@ -16,6 +16,7 @@ PARTS = {
     "memory": ("memory", "the memory that the search predicts beside what a rank takes at its peak"),
     "maps": ("maps", "what the search finds beside layout maps that people made"),
     "found-plans": ("found_plans", "what the plans that are found gain over data parallel"),
+    "hosts": ("hosts", "what goes between two hosts, and how long it takes"),
     "process-sets": ("process_sets", "what Horovod's dynamic process sets cost"),
 }
 

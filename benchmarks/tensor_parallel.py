@@ -27,7 +27,9 @@ ONE_CORE, ALL_CORES = "one process, one core", "one process, all cores"
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9, help="epochs of each system (%(default)s)")
-    parser.add_argument("--steps", type=int, default=12, help="steps of an epoch (%(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=60, help="steps of an epoch (%(default)s); one should last a second"
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[64, 512], help="rows of a batch (%(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--worker", choices=("ranks", "alone"), help=argparse.SUPPRESS)

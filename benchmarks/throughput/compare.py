@@ -25,6 +25,7 @@ GOALS = [
     ("mlp", "keras-par-gloo", "ddp", 1.3),
     ("cnn", "keras-par-gloo", "ddp", 1.1),
     ("gpt", "keras-par", "bound", 0.93),
+    ("gpt", "megatron", "jax-megatron", 1.0),
     ("recommender", "keras-par", "loop-dense", 3.0),
     ("resnet", "keras-par-bf16", "bound", 0.94),
     *((name, "zero-1", "keras-par", 1.0) for name in ("wide", "gpt")),

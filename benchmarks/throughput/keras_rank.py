@@ -6,7 +6,9 @@ import functools
 import json
 import os
 import time
+import tomllib
 
+from benchmarks.jobs import REPOSITORY
 from benchmarks.throughput.phases import phases
 from benchmarks.throughput.turns import serve
 from benchmarks.throughput.workloads import WORKLOADS, Workload, share
@@ -55,6 +57,17 @@ def keras_par(workload: Workload, args, **options):
         return {"collectives": len(calls), "bytes": sum(call.num_bytes or 0 for call in calls)}
 
     return with_phases(workload, epochs_of(model, batches(workload, 0, 1, args.ranks)), sent)
+
+
+def megatron(workload: Workload, args):
+    """This package with a model divided over the ranks, by the catalogue's layout."""
+    import keras_par as kp
+
+    kp.init()
+    assert kp.size() == args.ranks
+    with kp.load_strategy("megatron", mesh={"batch": 1, "model": args.ranks}).scope():
+        model = compiled(workload)
+    return with_phases(workload, epochs_of(model, batches(workload, 0, 1, args.ranks)))
 
 
 def loop(workload: Workload, args, dense: bool = False):
@@ -157,6 +170,22 @@ def jax_devices(workload: Workload, args):
     return epochs_of(compiled(workload), arrays(workload, 0, 1, args.ranks)), dict
 
 
+def jax_megatron(workload: Workload, args):
+    """Keras's own model parallelism on JAX, over devices of one process, by the same layout."""
+    import jax
+    import keras
+
+    assert len(jax.devices()) == args.ranks
+    layout_map = keras.distribution.LayoutMap(keras.distribution.DeviceMesh((1, args.ranks), ("batch", "model")))
+    layout = tomllib.loads((REPOSITORY / "strategies" / "megatron.toml").read_text())["layout"]
+    for pattern, said in layout.items():
+        if said["axes"] != "replicate":
+            layout_map[pattern] = tuple(None if axis == "-" else axis for axis in said["axes"])
+    strategy = keras.distribution.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
+    keras.distribution.set_distribution(strategy)
+    return epochs_of(compiled(workload), arrays(workload, 0, 1, args.ranks)), dict
+
+
 def jax_processes(workload: Workload, args):
     """The same over processes."""
     import jax
@@ -179,7 +208,9 @@ SYSTEMS = {
     "reduction": reduction,
     "mirrored": mirrored,
     "multi-worker": multi_worker,
+    "megatron": megatron,
     "jax-devices": jax_devices,
+    "jax-megatron": jax_megatron,
     "jax-processes": jax_processes,
 }
 

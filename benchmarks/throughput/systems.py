@@ -126,12 +126,16 @@ def jax_ranks(workload: str, num_ranks: int, rank: int) -> list[str]:
     return keras_rank("jax-processes", workload, num_ranks, "--rank", str(rank), python=python_of("jax"))
 
 
-def jax_devices(workload: str, num_ranks: int) -> Team:
+def jax_devices(workload: str, num_ranks: int, system: str = "jax-devices") -> Team:
     flags = f"--xla_force_host_platform_device_count={num_ranks}"
     # XLA's all-reduce waits in the threads of its pool, which are NPROC or as many as cores: with two for two devices
     # it comes to a deadlock.
     variables = {"KERAS_BACKEND": "jax", "XLA_FLAGS": flags, "NPROC": str(4 * num_ranks)}
-    return in_one_process("jax-devices", "jax", **variables)(workload, num_ranks)
+    return in_one_process(system, "jax", **variables)(workload, num_ranks)
+
+
+def jax_megatron(workload: str, num_ranks: int) -> Team:
+    return jax_devices(workload, num_ranks, "jax-megatron")
 
 
 LARGE = ("wide", "gpt")
@@ -146,9 +150,11 @@ SYSTEMS = {
     "reduction": System("only the loop's all-reduce", by_mpirun("reduction", **FAST)),
     "keras-par-bf16": System("keras-par, MPI, compression='bf16'", by_mpirun("keras-par-bf16", **FAST)),
     **{f"zero-{n}": System(f"keras-par, MPI, zero={n}", by_mpirun(f"zero-{n}", **FAST), LARGE) for n in (1, 2, 3)},
+    "megatron": System("keras-par, MPI, megatron", by_mpirun("megatron", **FAST), only=("gpt",)),
     "ddp": System("PyTorch DDP, Gloo", side_by_side(torch_ddp)),
     "fsdp": System("PyTorch FSDP2, Gloo", side_by_side(torch_fsdp), only=LARGE),
     "jax": System("Keras on JAX, DataParallel, devices", jax_devices),
+    "jax-megatron": System("Keras on JAX, ModelParallel, megatron", jax_megatron, only=("gpt",)),
     "jax-processes": System("Keras on JAX, DataParallel, processes", side_by_side(jax_ranks, KERAS_BACKEND="jax")),
     "mirrored": System("tf.distribute, MirroredStrategy", in_one_process("mirrored")),
     "multi-worker": System("tf.distribute, MultiWorkerMirrored", side_by_side(workers)),

@@ -92,13 +92,13 @@ def gpt():
             return x + self.table
 
     words = layers.Input((TEXT_LENGTH,), dtype="int32")
-    x = Positions()(layers.Embedding(VOCABULARY, WIDTH)(words))
-    for _ in range(NUM_BLOCKS):
+    x = Positions()(layers.Embedding(VOCABULARY, WIDTH, name="embedding")(words))
+    for block in range(NUM_BLOCKS):
         inner = layers.LayerNormalization()(x)
         x = x + layers.MultiHeadAttention(NUM_HEADS, WIDTH // NUM_HEADS)(inner, inner, use_causal_mask=True)
-        inner = layers.Dense(4 * WIDTH, "gelu")(layers.LayerNormalization()(x))
-        x = x + layers.Dense(WIDTH)(inner)
-    return keras.Model(words, layers.Dense(VOCABULARY)(layers.LayerNormalization()(x)))
+        inner = layers.Dense(4 * WIDTH, "gelu", name=f"block_{block}_up")(layers.LayerNormalization()(x))
+        x = x + layers.Dense(WIDTH, name=f"block_{block}_down")(inner)
+    return keras.Model(words, layers.Dense(VOCABULARY, name="logits")(layers.LayerNormalization()(x)))
 
 
 NUM_USERS, NUM_ITEMS, FACTORS = 400_000, 200_000, 32
