@@ -11,13 +11,13 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-all test-keras on-keras check browser bench setup clean
+.PHONY: demo docs test test-all test-keras on-keras check browser bench setup clean
 
 setup: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[horovod,data,test,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[horovod,data,test,dev,docs]"
 	$(BIN)/keras-par install-horovod --engine $(ENGINE)
 	touch $@
 
@@ -32,6 +32,11 @@ check: setup
 	ruff format --check .
 	mypy
 
+# The site, which loads nothing from elsewhere. A broken link is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
+	@echo "Read it: $(VENV)/bin/python -m http.server --directory build/site"
+
 # The tests look at the report's page in a headless browser; installs Debian's if there is none.
 APT := apt-get install -y -qq --no-install-recommends chromium chromium-driver
 browser:
@@ -41,11 +46,14 @@ browser:
 	fi > /dev/null 2>&1; \
 	echo "The tests of the report need a browser: install Chromium and ChromeDriver (Debian: chromium chromium-driver)."
 
+# Tests wait more than they compute: two processes share them, each with pools of ranks of its own.
+WORKERS ?= 2
+PYTEST := python -m pytest --numprocesses $(WORKERS) --dist worksteal
 test: check browser
-	python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: check browser
-	python -m pytest
+	$(PYTEST)
 	$(MAKE) test-keras KERAS=3.14.0
 	$(MAKE) test-keras KERAS=nightly
 
@@ -62,7 +70,7 @@ test-keras:
 
 on-keras:
 	python -c "import keras; print('Keras', keras.__version__)"
-	python -m pytest -m "not slow" tests/test_exactness.py tests/test_inputs.py tests/test_*callbacks.py
+	$(PYTEST) -m "not slow" tests/test_exactness.py tests/test_inputs.py tests/test_*callbacks.py
 
 bench: setup
 	mkdir -p build

@@ -1,10 +1,15 @@
-"""The pools of ranks that all tests share, and the closing lines: how many ranks ran what, and the worst exactness."""
+"""The pools of ranks that the tests of a process share, and the closing lines: how many ranks ran what, how exactly."""
+
+from collections import Counter
 
 import pytest
 
 from tests.ranks.pool import RankPool
 
+RAN, DISTANCES = "keras_par_ran", "keras_par_distances"  # what a worker tells
+
 _pools: dict[tuple[str, int], RankPool] = {}
+_ran: Counter[str] = Counter()  # tasks by kind and size of pools
 _distances: list[tuple[float, str]] = []
 
 
@@ -25,7 +30,7 @@ def exactness(request):
     """Notes a measured relative distance for the summary and asserts that it is within the tolerance."""
 
     def note(distance: float, tolerance: float) -> None:
-        _distances.append((distance, request.node.name))
+        _distances.append((float(distance), request.node.name))
         assert distance <= tolerance, f"relative distance {distance:.2e} from one process, more than {tolerance:.0e}"
 
     return note
@@ -37,15 +42,40 @@ def pool(kind: str, size: int) -> RankPool:
     return _pools[kind, size]
 
 
-def pytest_sessionfinish():
+def pytest_runtest_teardown():
+    """Between tests, because fixtures and tests hold on to a pool."""
     for each in _pools.values():
+        each.renew()
+
+
+def pytest_sessionfinish(session):
+    """Ends the pools. A worker tells the process that began it what its pools have run."""
+    for (kind, size), each in _pools.items():
         each.close()
+        _ran[f"{kind} {size}"] += each.num_tasks
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[RAN], session.config.workeroutput[DISTANCES] = dict(_ran), _distances
+
+
+def pytest_configure(config):
+    if config.pluginmanager.hasplugin("xdist"):
+        config.pluginmanager.register(Workers())
+
+
+class Workers:
+    """Collects what pools in other processes have run, where tests run in several."""
+
+    def pytest_testnodedown(self, node):
+        output = getattr(node, "workeroutput", {})
+        _ran.update(output.get(RAN, {}))
+        _distances.extend(output.get(DISTANCES, []))
 
 
 def pytest_terminal_summary(terminalreporter):
-    for (kind, size), each in sorted(_pools.items()):
+    for pool_of, num_tasks in sorted(_ran.items()):
+        kind, size = pool_of.split()
         name = "plain Keras" if kind == "plain" else f"{size} ranks"
-        terminalreporter.write_line(f"{name}: {each.num_tasks} tasks")
+        terminalreporter.write_line(f"{name}: {num_tasks} tasks")
     worst: dict[str, float] = {}
     for distance, name in _distances:
         worst[name] = max(distance, worst.get(name, 0.0))

@@ -17,6 +17,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
 TASK_SECONDS = 150
+RENEWED_AFTER = 200  # tasks, of each of which TensorFlow keeps graphs and memory
 # Of programs that use what `tests/lean` takes away.
 WITH_EXTRAS = {"PYTHONPATH": str(REPOSITORY)}
 
@@ -78,6 +79,7 @@ class RankPool:
         self._start()
 
     def _start(self) -> None:
+        self._num_tasks_of_job = 0
         key = secrets.token_hex(16)
         address = str(self._folder / f"{time.monotonic_ns()}.socket")
         launcher = mpirun(self.size) if self.kind == "ranks" else []
@@ -127,6 +129,7 @@ class RankPool:
             with contextlib.suppress(RankError):
                 self._begun.outcomes()
         self.num_tasks += 1
+        self._num_tasks_of_job += 1
         self._signal(signal.SIGCONT)
         self._begun = Begun(self, task, time.monotonic() + seconds, seconds)
         for connection in self._connections:
@@ -170,12 +173,23 @@ class RankPool:
         self._kill()
         self._start()
 
+    def renew(self) -> None:
+        """Starts a new job in place of one that has run many tasks."""
+        if self._num_tasks_of_job >= RENEWED_AFTER and self._begun is None:
+            self._end()
+            self._start()
+
     def log(self) -> str:
         """The last output of all ranks."""
         return self._log.read_bytes()[-6000:].decode(errors="replace")
 
     def close(self) -> None:
-        """Ends the ranks; ranks that do not end by themselves within 20 s are killed."""
+        """Ends the ranks for good."""
+        self._end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self) -> None:
+        """Ends the job; ranks that do not end by themselves within 20 s are killed."""
         if hasattr(self, "_pids"):
             self._signal(signal.SIGCONT)
         for connection in getattr(self, "_connections", []):
@@ -185,7 +199,6 @@ class RankPool:
             self._job.wait(20)
         except subprocess.TimeoutExpired:
             self._kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _kill(self) -> None:
         for pid in (self._job.pid, *getattr(self, "_pids", [])):
