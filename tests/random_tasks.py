@@ -195,16 +195,19 @@ class Shuffling(keras.layers.Layer):
 
 
 @contextlib.contextmanager
-def logged():
+def logged(level: int = logging.NOTSET):
     """What this package logs within the block."""
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("keras_par").addHandler(handler)
+    before = logging.getLogger("keras_par").level
+    logging.getLogger("keras_par").setLevel(level or before)
     try:
         yield messages
     finally:
         logging.getLogger("keras_par").removeHandler(handler)
+        logging.getLogger("keras_par").setLevel(before)
 
 
 def share_seeds(how: str) -> dict:
@@ -218,7 +221,7 @@ def share_seeds(how: str) -> dict:
     for set_seed in (random.seed, np.random.seed, torch.manual_seed):
         set_seed(kp.rank())
     tf.random.set_seed(seeds.UNSET_SEED)  # as where none is set
-    with logged() as messages:
+    with logged(logging.INFO) as messages:
         seeds.share(world.current(), how)
     numbers = [random.random(), np.random.uniform(), float(torch.rand(1)), seeds.tensorflow_seed()]
     return {"numbers": numbers, "messages": messages}

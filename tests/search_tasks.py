@@ -107,7 +107,14 @@ def wide():
     return model
 
 
-ALL = (wide, two_layers, gpt, long_gpt, normalized, softmax_of_vocabulary, recurrent, penalized)
+def updated_whole():
+    """The same with an optimizer that looks at whole variables."""
+    model = wide()
+    model.compile(keras.optimizers.Lamb(1e-3), "mse")
+    return model
+
+
+ALL = (wide, updated_whole, two_layers, gpt, long_gpt, normalized, softmax_of_vocabulary, recurrent, penalized)
 MODELS = {each.__name__: each for each in ALL}
 
 
@@ -371,6 +378,7 @@ def train_inline(name: str, mesh: tuple[int, int], machine: str, batch_size: int
     finally:
         keras.distribution.set_distribution(None)
     found = {"held": described.local_bytes, "whole": described.num_bytes, "options": strategy.plan.options}
+    found["stage"] = strategy.keras_par_options.zero
     return {"weights": weights, "again": again, "again_after_compile": computed_again(model), **found}
 
 

@@ -78,6 +78,7 @@ def complaint(kind: str) -> list[str]:
 
 def looked_at(kind: str, **options) -> list[str]:
     """What rank 0 says of a model's losses in two epochs."""
+    import keras_par as kp
 
     def step(model, x, y):
         with tf.GradientTape() as tape:
@@ -88,6 +89,7 @@ def looked_at(kind: str, **options) -> list[str]:
                 "sum": lambda: tf.reduce_sum(per_row),
                 "vector": lambda: per_row,
                 "across": lambda: tf.reduce_mean(tf.matmul(outputs, outputs, transpose_b=True) ** 2),
+                "gathered": lambda: tf.reduce_mean(tf.matmul(outputs, kp.ops.all_gather(outputs), False, True) ** 2),
             }[kind.removesuffix("-dropout")]()
         model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return {"loss": tf.reduce_mean(loss)}

@@ -35,7 +35,7 @@ def test_the_contract_is_kept_in_groups_of_ranks(kind, ranks):
     assert [result["roads"] for result in results] == [["horovod", in_graphs]] * 4
 
 
-@pytest.mark.parametrize("launcher", ["horovodrun --gloo", "keras-par run"])
+@pytest.mark.parametrize("launcher", [pytest.param("horovodrun --gloo", marks=pytest.mark.slow), "keras-par run"])
 def test_the_contract_is_kept_by_gloo_and_by_ranks_that_are_watched(launcher):
     job = start(launcher, 2, "-m", "tests.programs.communicators")
     assert job.status == 0, job.output

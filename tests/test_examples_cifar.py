@@ -29,6 +29,7 @@ def check(job) -> None:
     assert math.isfinite(float(loss[0]))
 
 
+@pytest.mark.slow
 def test_resnet50_trains_on_two_ranks(data_dir):
     check(start("mpirun", 2, "examples/resnet50.py", "--smoke", "--data-dir", data_dir))
 

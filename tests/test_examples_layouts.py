@@ -49,6 +49,7 @@ def test_the_quickstart_divides_as_it_says(quickstart, rank):
     assert {f"CKP-{epoch}_4.npz" for epoch in range(1, 6)} <= names
 
 
+@pytest.mark.slow
 def test_a_small_gpt_on_two_by_two():
     job = start("mpirun", 4, "examples/gpt.py", "--smoke")
     alone = start("python", 1, "examples/gpt.py", "--smoke", "--alone")

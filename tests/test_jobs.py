@@ -16,9 +16,16 @@ def data_dir(tmp_path_factory):
     return str(tmp_path_factory.mktemp("data"))
 
 
-def test_every_launcher_gives_the_same_losses(data_dir):
+@pytest.mark.parametrize(
+    "launchers",
+    [
+        ("mpirun", "keras-par run"),
+        pytest.param(("mpirun", "horovodrun", "horovodrun --gloo"), marks=pytest.mark.slow),
+    ],
+)
+def test_every_launcher_gives_the_same_losses(launchers, data_dir):
     found = {}
-    for launcher in ("mpirun", "horovodrun", "horovodrun --gloo", "keras-par run"):
+    for launcher in launchers:
         job = start(launcher, 2, "examples/mnist.py", "--smoke", "--data-dir", data_dir, **WITH_EXTRAS)
         assert job.status == 0, job.output
         hashes = job.find(r"rank \d of 2: weights ([0-9a-f]{16})")
@@ -108,7 +115,7 @@ def test_the_hand_written_loop_ends_where_fit_ends():
     assert all(float(distance) < 1e-6 for distance in distances)
 
 
-@pytest.mark.parametrize("example", ["ddp_train.py", "gradient_tape.py"])
+@pytest.mark.parametrize("example", ["ddp_train.py", pytest.param("gradient_tape.py", marks=pytest.mark.slow)])
 def test_examples_have_a_smoke_run(example):
     job = start("mpirun", 2, f"examples/{example}", "--smoke", **WITH_EXTRAS)
     assert job.status == 0, job.output
@@ -139,7 +146,7 @@ print("went on", flush=True)
     ("launcher", "rank"),
     [
         ("mpirun", 0),
-        ("mpirun", 1),
+        pytest.param("mpirun", 1, marks=pytest.mark.slow),
         ("horovodrun --gloo", 0),
         pytest.param("horovodrun --gloo", 1, marks=pytest.mark.slow),
     ],
@@ -211,8 +218,18 @@ kp.init()
     ("text", "said", "advice"),
     [
         (MISSING, "Horovod is not installed", "run 'keras-par install-horovod'"),
-        (BROKEN, "does not load with TensorFlow", "run 'keras-par install-horovod --rebuild'"),
-        (OLD_KERAS, "Keras 3.5.0 is installed, but keras-par supports Keras >= 3.14", "pip install"),
+        pytest.param(
+            BROKEN,
+            "does not load with TensorFlow",
+            "run 'keras-par install-horovod --rebuild'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            OLD_KERAS,
+            "Keras 3.5.0 is installed, but keras-par supports Keras >= 3.14",
+            "pip install",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["missing", "broken", "old keras"],
 )

@@ -145,6 +145,7 @@ def test_writing_survives_kills_at_any_moment(tmp_path):
     assert int(match[1]) >= 50 and int(match[2]) >= 200
 
 
+@pytest.mark.slow
 def test_a_job_survives_kills(tmp_path):
     chain_of_kills(tmp_path, num_kills=3, seed=1)
 

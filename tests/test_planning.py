@@ -102,11 +102,11 @@ def test_the_plan_shows_what_follows_and_refuses_what_a_run_refuses(tmp_path):
     ("arguments", "sentence"),
     [
         (["megatro", MODEL, "--ranks", "2"], "no strategy 'megatro' in the catalogue; nearest are 'megatron'"),
-        (["megatron", "tests/planning_tasks.py:nothing", "--ranks", "2"], "has no function 'nothing'"),
-        (["megatron", MODEL, "--ranks", "6", "--mesh", "2x3"], "is not divisible by the 3 ranks of 'model'"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in [
+                (["megatron", "tests/planning_tasks.py:nothing", "--ranks", "2"], "has no function 'nothing'"),
+                (["megatron", MODEL, "--ranks", "6", "--mesh", "2x3"], "is not divisible by the 3 ranks of 'model'"),
                 (["megatron", "nowhere.py:build", "--ranks", "2"], "there is no file 'nowhere.py'"),
                 (["megatron", "nowhere.py", "--ranks", "2"], "names no file and function"),
                 (["megatron", MODEL, "--ranks", "2", "--rank", "2"], "rank 2 of 2 ranks does not exist"),

@@ -29,7 +29,7 @@ def milliseconds(number: str, unit: str) -> float:
 
 @pytest.mark.parametrize("slow_rank", [0, 1])
 def test_rank_0_prints_figures_of_all_ranks_and_names_the_slowest(slow_rank, ranks):
-    results = ranks(2).run(tasks.progress, slow_rank=slow_rank, pause=0.1)
+    results = ranks(2).run(tasks.progress, slow_rank=slow_rank, pause=0.3)
     assert len(results) == 2
     assert results[1]["printed"] == ""
     lines = lines_of(results[0])
@@ -42,7 +42,7 @@ def test_rank_0_prints_figures_of_all_ranks_and_names_the_slowest(slow_rank, ran
         assert int(match[10]) == 1 - slow_rank
         slow, fast = milliseconds(match[8], match[9]), milliseconds(match[11], match[12])
         # The callback that pauses comes after the bar, so of 5 steps the last one's pause is not in the epoch's line.
-        assert slow >= 75
+        assert slow >= 225
         assert fast < 60
         assert 25 <= int(match[6]) <= 60  # one rank waits nearly all the time, the other hardly ever
     assert float(lines[1][5]) == pytest.approx(15 / results[0]["seconds_a_step"], rel=0.4)

@@ -68,7 +68,10 @@ def test_every_mode_of_kerass_scope_trains_as_without(name, layout, mode, ranks,
     compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=(), mode=mode)
 
 
-@pytest.mark.parametrize(("policy", "tolerance"), [("mixed_float16", 2e-3), ("mixed_bfloat16", 1e-2)])
+@pytest.mark.parametrize(
+    ("policy", "tolerance"),
+    [pytest.param("mixed_float16", 2e-3, marks=pytest.mark.slow), ("mixed_bfloat16", 1e-2)],
+)
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
 @pytest.mark.parametrize("name", ["blocks", "dense"])
 def test_mixed_precision(name, layout, policy, tolerance, ranks, plain, exactness):
@@ -93,7 +96,9 @@ SENT = {
 }
 
 
-@pytest.mark.parametrize(("name", "layout"), SENT)
+@pytest.mark.parametrize(
+    ("name", "layout"), [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] == "attention")) for each in SENT]
+)
 def test_a_step_sends_twice_what_goes_forward(name, layout, ranks):
     options = {"name": name, "layout": layout}
     without, found = (

@@ -39,12 +39,14 @@ def whole(ranks, tmp_path_factory):
     return run
 
 
+QUICK_DATA = ("dataset", "unknown length", "py_dataset in parts", "loader", "sampler")
 CASES = [
     *((2, "arrays", stop) for stop in STOPS),
-    *((2, data, "middle") for data in DATA if data != "arrays"),
+    *((2, data, "middle") for data in QUICK_DATA),
     *((1, data, "middle") for data in ("arrays", "dataset")),
 ]
 SLOW_CASES = [
+    *((2, data, "middle") for data in DATA if data not in ("arrays", *QUICK_DATA)),
     *((2, data, "epoch end") for data in DATA if data != "arrays"),
     *((1, data, "middle") for data in DATA if data not in ("arrays", "dataset")),
 ]

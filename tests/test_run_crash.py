@@ -54,8 +54,11 @@ def test_by_gloo():
 def test_the_first_of_two_failures_counts(tmp_path):
     script = tmp_path / "two.py"
     script.write_text(
-        "import sys, time; from tests.launcher import rank_of_this_process as rank\n"
-        "time.sleep(1.5 - rank()); sys.exit(3 + rank())\n"
+        "import pathlib, sys, time; from tests.launcher import rank_of_this_process as rank\n"
+        f"first = pathlib.Path({str(tmp_path / 'first')!r})\n"
+        "if rank(): first.touch()\n"
+        "while not first.exists(): time.sleep(0.01)\n"
+        "time.sleep(0.3 * (1 - rank())); sys.exit(3 + rank())\n"
     )
     job = run("-np", 2, script)
     assert job.status == 4

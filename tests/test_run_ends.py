@@ -31,7 +31,7 @@ def test_a_killed_launcher_leaves_no_mpirun_and_no_shared_memory(tmp_path):
     assert not [name for name in semaphores if (SHARED / f"sem.{name}").exists()]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_leaves_tells_the_others(rank):
     """Under plain mpirun; rank 0, which keeps the board of failures, leaves as well as another."""
     job = jobs.start("mpirun", 2, program("train"), "none", "1", f"leave.{rank}@9", KERAS_PAR_RESTART_COUNT="0")

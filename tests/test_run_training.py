@@ -51,6 +51,7 @@ def test_a_rank_that_fails_in_a_step_is_named_with_its_place(trouble, size, stat
         assert re.search(r"train\.py:\d+ in fault", job.last_panel)
 
 
+@pytest.mark.slow
 def test_a_job_that_its_user_ended_goes_on_from_the_step_where_all_ranks_stopped(uninterrupted, tmp_path):
     checkpoints, folder = tmp_path / "checkpoints", tmp_path / "out"
     job = Job("-np", 2, "--log-dir", folder, "--tee", program("train"), checkpoints, NUM_EPOCHS)
@@ -97,6 +98,7 @@ def test_the_launcher_lets_kp_init_choose_the_gpu(tmp_path):
     assert "devices are taken: False" in run("-np", 1, script).stdout
 
 
+@pytest.mark.slow
 def test_time_is_told_by_phase(tmp_path):
     """A step of some 10 ms, and on rank 1 a callback of 100 ms, which rank 0 waits for in its reductions.
 

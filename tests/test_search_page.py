@@ -147,6 +147,7 @@ def test_what_a_prediction_leaves_out_is_said(machine):
     assert "bytes of collectives, the traced step sends" in done.stdout  # the norms of its optimizer
 
 
+@pytest.mark.slow
 def test_without_a_machine_or_sizes_a_line_says_what_would_tell(tmp_path, machine):
     model = "tests/planning_tasks.py:of_any_length"
     page = tmp_path / "plan.html"

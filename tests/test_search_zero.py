@@ -20,6 +20,12 @@ def test_what_is_planned_is_what_a_step_sends_and_holds(zero, mesh, ranks):
     assert found["predicted_variables"] == found["counted_variables"]
 
 
+def test_state_that_is_gathered_for_whole_updates_is_planned(ranks):
+    [found] = ranks(1).run(search_tasks.compare_named, name="updated_whole", layout={}, mesh=(2, 1), zero=1)
+    assert found["predicted_bytes"] == found["counted_bytes"] >= 2 * WEIGHTS
+    assert found["predicted_variables"] == found["counted_variables"]
+
+
 @pytest.mark.parametrize("zero", [2, 3])
 def test_a_layer_that_is_computed_again_gathers_its_weight_once_more_where_that_is_divided(zero, ranks):
     options = {"layout": {}, "mesh": (2, 1), "zero": zero}
@@ -49,14 +55,17 @@ def test_the_first_stage_that_makes_a_model_fit_is_taken(search, ranks):
     assert stages == [2, 3]
 
 
-def test_what_is_found_trains_as_one_process(ranks, plain, exactness):
-    options = {"memory": 3.2 * WEIGHTS, "mesh": (2, 1)}
-    results, [alone] = together(
-        ranks(2).begin(search_tasks.search_and_train, name="wide", options=options, machine=KNOWN.text()),
-        plain.begin(search_tasks.train, name="wide"),
-    )
+@pytest.mark.parametrize("inline", [False, True])
+def test_what_is_found_trains_as_one_process(inline, ranks, plain, exactness):
+    limits, machine = {"memory": 3.2 * WEIGHTS, "mesh": (2, 1)}, KNOWN.text()
+    if inline:
+        begun = ranks(2).begin(search_tasks.train_inline, name="wide", machine=machine, **limits)
+    else:
+        begun = ranks(2).begin(search_tasks.search_and_train, name="wide", options=limits, machine=machine)
+    results, [alone] = together(begun, plain.begin(search_tasks.train, name="wide"))
     assert len(results) == 2
     for result in results:
-        assert result["options"]["zero"] > 0 and f"zero={result['options']['zero']}." in result["plan"]
+        stage = result["options"]["zero"]
+        assert stage > 0 and (f"zero={stage}." in result["plan"] if not inline else result["stage"] == stage)
         for ours, theirs in zip(result["weights"], alone["weights"], strict=True):
             exactness(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3), 1e-5)

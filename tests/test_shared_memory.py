@@ -49,7 +49,7 @@ def run(ending: str, size: int = SIZE, **variables: str) -> list[tuple[int, str]
     return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])  # five are enough to add up a part each
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow), 5])  # five add up a part each
 def test_collectives_are_exact_and_ranks_in_different_ones_are_told(size):
     results = run("another", size)
     told = r"rank \d is in test\.(sum, but rank \d in test\.another|another, but rank \d in test\.sum)"

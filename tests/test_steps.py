@@ -52,6 +52,7 @@ def test_gradients_that_cannot_be_made_right_where_they_are_taken_are_told_of(ki
         ("add-loss", {"custom_loss": "sum"}, None),
         ("mean", {"custom_loss": "sum"}, 'custom_loss="mean"'),
         ("across", {}, "kp.ops.all_gather"),
+        ("gathered", {}, None),
     ],
 )
 def test_losses_that_are_taken_for_what_they_are_not_are_told_of_once(kind, options, said, ranks):

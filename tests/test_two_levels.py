@@ -15,10 +15,11 @@ from tests.launcher import program
     ("ranks_of_first", "road", "sentence"),
     [
         (2, "two_levels", "in two levels, through the shared memory of each host and by Horovod over MPI between them"),
-        (
+        pytest.param(
             3,
             "horovod",
             "by Horovod over MPI (reduce_by='auto'; no shared memory, because the ranks are on several hosts)",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -35,7 +36,7 @@ def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, r
     assert all(result["weights"] == results[0]["weights"] for result in results)
 
 
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_ranks_of_a_host_divide_a_replica(stage, plain, tmp_path):
     """Of gradients and weights they send each other, between hosts only sums of a rank's part of gradients go."""
     job = start("mpirun", 4, program("two_hosts"), "2", str(tmp_path), str(stage))

@@ -22,15 +22,18 @@ QUICK = {
     4: ("one-row-left-over",),
 }
 SIMPLE = ("adam", "loss scale")
+GRADIENTS_STAY = pytest.mark.xfail(strict=True, reason="a GPT's gradients stay whole for too long: 3.05 P of 2.58 P")
 PEAKS = [
     pytest.param(1, 2, "mlp"),
     *(
         pytest.param(stage, size, "mlp", marks=pytest.mark.slow)
         for stage, size in ((0, 2), (0, 4), (1, 4), (2, 2), (2, 4), (3, 2), (3, 4))
     ),
-    pytest.param(1, 2, "gpt", marks=pytest.mark.slow),
-    pytest.param(3, 2, "gpt", marks=pytest.mark.slow),
+    *(pytest.param(stage, size, "gpt", marks=pytest.mark.slow) for stage in (1, 3) for size in (2, 4)),
+    *(pytest.param(2, size, "gpt", marks=[pytest.mark.slow, GRADIENTS_STAY]) for size in (2, 4)),
 ]
+# Gradients of single rows are added up in another order; of a scaled loss TensorFlow joins other operations.
+ROUNDED = ("sparse-and-ragged", "loss-scale")
 SUMS = 1e-6  # where numbers are added in another order: a norm of parts, steps' gradients of all ranks
 
 
@@ -65,6 +68,7 @@ def test_all_stages_end_where_one_process_ends_and_two_where_data_parallel_does(
         assert slot_distance(results, twin["slots"]) <= 10 * CASES[name].tolerance
         if stage < 3:
             is_equal = not whole[0]["adds_otherwise"] and not (stage == 2 and whole[0]["accumulates"])
+            is_equal = is_equal and name not in ROUNDED
             require_equal(results, whole, 0.0 if is_equal else SUMS)
 
 
@@ -115,13 +119,18 @@ def test_options_without_a_stage_say_that_they_do_nothing(ranks):
         ]
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_an_optimizer_that_looks_beyond_elements_sees_whole_variables(stage, ranks):
-    plain = ranks(2).run(zero_tasks.train_uneven, optimizer="lamb")
-    results = ranks(2).run(zero_tasks.train_uneven, optimizer="lamb", zero=stage, zero_min_kb=0)
-    for result in results:
-        assert result["parts"] == 0 and bool(result["stored"]) == bool(result["shards"]) == (stage == 3)
-    require_equal(results, plain, SUMS if stage == 3 else 0.0)
+@pytest.mark.parametrize("mesh", [None, pytest.param((2, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stage", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("optimizer", ["lamb", "muon", "adafactor", "of the user's", "scaled lamb that averages"])
+def test_an_optimizer_that_looks_beyond_elements_sees_whole_variables(optimizer, stage, mesh, ranks):
+    size = 2 if mesh is None else 4
+    plain = ranks(size).run(zero_tasks.train_uneven, optimizer=optimizer, mesh=mesh)
+    results = ranks(size).run(zero_tasks.train_uneven, optimizer=optimizer, mesh=mesh, zero=stage, zero_min_kb=0)
+    assert len(results) == size
+    for result, whole in zip(results, plain, strict=True):
+        assert result["parts"] == 0 and (result["stored"] > whole["stored"]) == (stage == 3)
+        assert result["shards"] > whole["shards"] and result["state_size"] < whole["state_size"]
+    require_equal(results, plain, SUMS)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -168,6 +177,14 @@ def test_a_rank_alone_does_not_train_with_a_part_of_the_state(ranks):
 def test_a_loop_by_hand_may_give_whole_gradients(stage, ranks):
     plain = ranks(2).run(zero_tasks.own_loop)
     require_equal(ranks(2).run(zero_tasks.own_loop, zero=stage, zero_min_kb=0), plain)
+
+
+def test_a_loop_by_hand_would_sum_what_is_gathered_on_use_twice_and_is_refused(ranks):
+    failures = ranks(2).attempt(zero_tasks.own_loop, zero=3, zero_min_kb=0)
+    assert len(failures) == 2
+    for failure in failures:
+        assert isinstance(failure, Failure) and failure.kind == "ValueError", failure
+        assert "/kernel', so that its gradient is their sum already" in failure.message
 
 
 SENT = {

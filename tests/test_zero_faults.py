@@ -29,10 +29,10 @@ def uninterrupted(tmp_path_factory):
     ("stage", "moment"),
     [
         pytest.param(1, "reduce_scatter@12", marks=pytest.mark.slow),
-        (2, "reduce_scatter@40"),
+        pytest.param(2, "reduce_scatter@40", marks=pytest.mark.slow),
         (3, "all_gather@70"),
         pytest.param(3, "reduce_scatter@70", marks=pytest.mark.slow),
-        (3, "checkpoint@4"),
+        pytest.param(3, "checkpoint@4", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_is_killed_is_named_and_its_job_goes_on(stage, moment, uninterrupted, tmp_path):

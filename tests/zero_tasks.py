@@ -18,18 +18,45 @@ OPTIMIZERS = {
     ),
     "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-2, momentum=0.9)),
     "lamb": lambda: keras.optimizers.Lamb(1e-2),
+    "muon": lambda: keras.optimizers.Muon(1e-2),
+    "adafactor": lambda: keras.optimizers.Adafactor(1e-2),
+    "of the user's": lambda: Largest(1e-2),
+    "scaled lamb that averages": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Lamb(
+            1e-2, use_ema=True, ema_overwrite_frequency=2, gradient_accumulation_steps=2, clipnorm=1.0
+        )
+    ),
 }
 
 
+class Largest(keras.optimizers.Optimizer):
+    """Moves each variable by its momentum over the largest element of that."""
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.momentums = [self.add_variable_from_reference(variable, "momentum") for variable in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        momentum = self.momentums[self._get_variable_index(variable)]
+        self.assign(momentum, 0.9 * momentum + gradient)
+        step = momentum / (keras.ops.max(keras.ops.abs(momentum)) + 1e-7)
+        self.assign_sub(variable, keras.ops.cast(learning_rate, variable.dtype) * step)
+
+
 class Seen(keras.callbacks.Callback):
-    """Counts variables of which this rank updates a part, or stores one, and its shards of the optimizer's state."""
+    """Counts variables of which this rank updates a part, or stores one, and shards and elements of its state."""
 
     def on_train_end(self, logs=None):
         optimizers = [each for each in vars(self.model).values() if isinstance(each, keras.optimizers.Optimizer)]
         self.parts = sum(map(has_own_part, self.model.trainable_variables))
         self.stored = len(sharded(self.model.trainable_variables))
         self.shards = sum(is_sharded(variable) for each in optimizers for variable in each.variables)
+        self.state_size = sum(
+            variable._value.shape.num_elements() for each in optimizers for variable in each.variables
+        )
         self.adds_otherwise = any(each.clipnorm or each.global_clipnorm for each in optimizers)
+        self.divided = [is_sharded(variable) for each in optimizers for variable in each.variables]
         names = [variable.name for each in optimizers for variable in each.variables]
         self.accumulates = any(name.endswith("gradient_accumulator") for name in names)
 
@@ -50,7 +77,7 @@ def train(name: str, **options) -> dict:
 
 
 def vars_of(seen: Seen) -> dict[str, Any]:
-    names = ("parts", "stored", "shards", "adds_otherwise", "accumulates")
+    names = ("parts", "stored", "shards", "state_size", "divided", "adds_otherwise", "accumulates")
     return {name: getattr(seen, name) for name in names}
 
 
