@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo docs test test-all test-keras on-keras check browser bench setup clean
+.PHONY: demo docs test test-cluster test-all test-keras on-keras check browser bench setup clean
 
 setup: $(VENV)/ready
 
@@ -50,10 +50,18 @@ browser:
 WORKERS ?= 2
 PYTEST := python -m pytest --numprocesses $(WORKERS) --dist worksteal
 test: check browser
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not cluster"
+
+# Hosts are network namespaces with OpenSSH servers of their own; they share one network, so one process runs the tests.
+CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client
+test-cluster: setup
+	@test -x /usr/sbin/sshd || { apt-get update -qq && $(CLUSTER); } > /dev/null 2>&1 || \
+	echo "The tests of clusters need root, and Debian's openssh-server and iproute2."
+	python -m pytest -m cluster
 
 test-all: check browser
-	$(PYTEST)
+	$(PYTEST) -m "not cluster"
+	$(MAKE) test-cluster
 	$(MAKE) test-keras KERAS=3.14.0
 	$(MAKE) test-keras KERAS=nightly
 
@@ -70,7 +78,7 @@ test-keras:
 
 on-keras:
 	python -c "import keras; print('Keras', keras.__version__)"
-	$(PYTEST) -m "not slow" tests/test_exactness.py tests/test_inputs.py tests/test_*callbacks.py
+	$(PYTEST) -m "not slow and not cluster" tests/test_exactness.py tests/test_inputs.py tests/test_*callbacks.py
 
 bench: setup
 	mkdir -p build

@@ -16,9 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import namespaces
 from benchmarks.jobs import environment, part, threads
+from tests.hosts import namespaces
 
+NAMES = ("kp-host-0", "kp-host-1")
 RANKS_OF_HOST, WIDTH, NUM_LAYERS, ROWS = 2, 1024, 4, 32
 PORT = "29517"
 # Options of kp.DataParallel, and how often a host sends the weights' bytes. A ring of N ranks sends 2 (N - 1) / N over
@@ -50,14 +51,16 @@ def main():
 
 def launch(args) -> list[dict]:
     """The figures of a job of two hosts."""
-    size = len(namespaces.NAMES) * RANKS_OF_HOST
+    size = len(NAMES) * RANKS_OF_HOST
     command = part("hosts", "--worker", "--rounds", args.rounds, "--steps", args.steps)
-    with namespaces.two_hosts(args.megabits):
+    with namespaces.hosts(*NAMES) as hosts:
+        for name in NAMES if args.megabits else ():
+            hosts.limit(name, args.megabits)
         meeting = {"MASTER_ADDR": namespaces.address(0), "MASTER_PORT": PORT}
         variables = environment(RANK_SIZE=str(size), HOROVOD_GLOO_IFACE=namespaces.CABLE, **meeting)
         ranks = [
-            namespaces.start(
-                rank // RANKS_OF_HOST,
+            hosts.start(
+                NAMES[rank // RANKS_OF_HOST],
                 command,
                 {**variables, "RANK_ID": str(rank)},
                 stdout=subprocess.PIPE if rank == 0 else None,
@@ -76,7 +79,7 @@ def worker(args):
     import keras_par as kp
 
     kp.init()
-    assert kp.size() == len(namespaces.NAMES) * RANKS_OF_HOST
+    assert kp.size() == len(NAMES) * RANKS_OF_HOST
     found = {way: trained(options, args.steps) for way, (options, _) in WAYS.items()}
     seconds, num_bytes = {way: [] for way in WAYS}, {way: [] for way in WAYS}
     for number in range(-2, args.rounds):

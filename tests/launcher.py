@@ -51,15 +51,16 @@ class Job:
         arguments: of `keras-par run`.
         stdout: a file or a descriptor; by default it is kept.
         before: called in the launcher's process before it becomes the launcher.
+        within: a command that becomes the launcher's command, which follows it.
         variables: environment variables besides the usual, None for those that shall not be there.
     """
 
-    def __init__(self, *arguments: str, stdout=subprocess.PIPE, before=None, **variables: str | None):
+    def __init__(self, *arguments: str, stdout=subprocess.PIPE, before=None, within=(), **variables: str | None):
         self.mark = uuid.uuid4().hex
         self._began = time.monotonic()
         wanted = {name: value for name, value in environment(**variables).items() if value is not None}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "keras_par.launch", *map(str, arguments)],
+            [*within, sys.executable, "-m", "keras_par.launch", *map(str, arguments)],
             cwd=REPOSITORY,
             env=wanted | {MARK: self.mark},
             stdin=subprocess.DEVNULL,

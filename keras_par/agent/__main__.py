@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keras_par.agent import leftovers, wire
+from keras_par.agent.installed import installed
 from keras_par.agent.lines import Lines
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
@@ -49,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.execvp(arguments.command[0], arguments.command)
     rank = number("rank")
     session = os.environ.get(leftovers.SESSION)
-    channel.send({"hello": rank, "host": socket.gethostname(), "pid": os.getpid(), "session": session})
+    about = {"host": socket.gethostname(), "pid": os.getpid(), "installed": installed(), "time": time.time()}
+    channel.send({"hello": rank, "session": session, **about})
     job = channel.receive()
     if job is not None:
         Agent(rank, arguments.command, job, channel).run()

@@ -1,7 +1,7 @@
 """What an agent tells the launcher about its rank: where it is, and how it ended."""
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 WAITING_TO_START = "starting"
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
@@ -58,6 +58,11 @@ class Exit:
     place: str = ""  # where in training it was
     rss: int = 0  # bytes of memory at its last sample
     log: str | None = None  # the path of its stderr
+
+    def by_clock_ahead(self, seconds: float) -> "Exit":
+        """The same by a clock that is behind its host's by so much."""
+        failed = None if self.failed is None else self.failed - seconds
+        return replace(self, time=self.time - seconds, failed=failed)
 
     @property
     def is_failure(self) -> bool:

@@ -1,13 +1,38 @@
 """Says which hosts are this machine, and which others ssh reaches, before a launcher waits for them in vain."""
 
+import shlex
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 from keras_par.cluster.hosts import ClusterError
 
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+QUICK = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 SSH_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """How ssh gets to other hosts, where that is not as its own settings say.
+
+    Args:
+        port: on which the hosts' servers listen.
+        identity: the file of the key.
+    """
+
+    port: int | None = None
+    identity: Path | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """Those of ssh, and of horovodrun."""
+        port = [] if self.port is None else ["-p", str(self.port)]
+        return [*port, *([] if self.identity is None else ["-i", str(self.identity)])]
+
+
+AS_SET = Ssh()
 
 
 def is_local(host: str) -> bool:
@@ -31,7 +56,7 @@ def is_own(family: int, address: tuple) -> bool:
     return True
 
 
-def require_reachable(hosts: list[str]) -> None:
+def require_reachable(hosts: list[str], ssh: Ssh = AS_SET) -> None:
     """Tries to run a command on every host that is not this machine, all at the same time.
 
     Raises:
@@ -39,21 +64,22 @@ def require_reachable(hosts: list[str]) -> None:
     """
     others = list(dict.fromkeys(hosts))
     with ThreadPoolExecutor(min(len(others), 64) or 1) as threads:
-        for host, reason in zip(others, threads.map(obstacle, others), strict=True):
+        for host, reason in zip(others, threads.map(lambda each: obstacle(each, ssh), others), strict=True):
             if reason:
+                by_hand = shlex.join(["ssh", *ssh.arguments, host, "true"])
                 raise ClusterError(
-                    f"keras-par: host {host} cannot be reached ({reason}): check its name, and that 'ssh {host} true' "
-                    "works without a password."
+                    f"keras-par: host {host} cannot be reached ({reason}): check its name, and that '{by_hand}' works "
+                    "without a password."
                 )
 
 
-def obstacle(host: str) -> str | None:
+def obstacle(host: str, ssh: Ssh) -> str | None:
     """Why ssh does not reach `host`, in ssh's words; None if it does or the host is this machine."""
     if is_local(host):
         return None
     try:
         result = subprocess.run(
-            [*SSH, host, "true"],
+            ["ssh", *QUICK, *ssh.arguments, host, "true"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

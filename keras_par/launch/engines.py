@@ -11,7 +11,7 @@ from keras_par.agent.wire import VARIABLE
 from keras_par.cluster.binding import cores, share
 from keras_par.cluster.environment import find, horovod_folder, mpi_variables
 from keras_par.cluster.hosts import Place
-from keras_par.cluster.reach import is_local
+from keras_par.cluster.reach import Ssh, is_local
 
 Engine = Literal["mpi", "gloo"]
 
@@ -72,18 +72,33 @@ def choose(wanted: Engine | None) -> Engine:
     return "gloo"
 
 
-def plan(engine: Engine, places: Sequence[Place], command: Sequence[str], environ: Mapping[str, str]) -> Plan:
+def plan(
+    engine: Engine,
+    places: Sequence[Place],
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    given: Mapping[str, str],
+    ssh: Ssh,
+) -> Plan:
     """How to start `command` on each place.
 
+    Args:
+        engine: what connects the ranks.
+        places: of the ranks.
+        command: what each rank runs.
+        environ: the variables of this process.
+        given: those that the user gives the ranks besides.
+        ssh: how to get to other hosts.
+
     Raises:
-        EngineError: Gloo cannot number the ranks as a rank table wants it.
+        EngineError: Gloo cannot number the ranks as a rank table wants it, or MPI cannot pass on the name of a key.
     """
     most = max(sum(other.host == place.host for other in places) for place in places)
     available = cores(os.sched_getaffinity(0))
     own = share(available, 0, most)
     agent = [sys.executable, "-P", "-m", "keras_par.agent", *(["--bind"] if own else []), "--", *command]
-    environment = settings(len(own) if own else 1, own is not None, environ)
-    start = mpirun(places, environment) if engine == "mpi" else horovodrun(places)
+    environment = settings(len(own) if own else 1, own is not None, {**environ, **given}) | dict(given)
+    start = mpirun(places, environment, ssh) if engine == "mpi" else horovodrun(places, ssh)
     warning = None
     if own is None:
         warning = (
@@ -107,8 +122,12 @@ def settings(num_threads: int, is_bound: bool, environ: Mapping[str, str]) -> di
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
-def mpirun(places: Sequence[Place], environment: dict[str, str]) -> list[str]:
-    """mpirun's part of the command. Agents bind the ranks, so that it is the same with every MPI and with Gloo."""
+def mpirun(places: Sequence[Place], environment: dict[str, str], ssh: Ssh) -> list[str]:
+    """mpirun's part of the command. Agents bind the ranks, so that it is the same with every MPI and with Gloo.
+
+    Raises:
+        EngineError: the name of the key's file has a space, at which mpirun would cut it.
+    """
     program = find("mpirun") or "mpirun"
     environment |= mpi_variables(program)
     command = [program, "-np", str(len(places)), "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
@@ -116,12 +135,19 @@ def mpirun(places: Sequence[Place], environment: dict[str, str]) -> list[str]:
     command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     if all(is_local(place.host) for place in places):
         return [*command, "--oversubscribe"]
+    arguments = " ".join(ssh.arguments)
+    if arguments.split() != ssh.arguments:
+        raise EngineError(
+            f"mpirun cannot use '{ssh.identity}', whose name has a space: give the key's file another name, or take "
+            "'--engine gloo'."
+        )
+    command += ["--mca", "plm_rsh_args", arguments] if arguments else []
     names = [VARIABLE, *(name for name in ("PYTHONPATH", "PATH") if name in os.environ)]
     given = [argument for name in names for argument in ("-x", name)]
     return [*command, "-H", ",".join(place.host for place in places), "--map-by", "seq", *given]
 
 
-def horovodrun(places: Sequence[Place]) -> list[str]:
+def horovodrun(places: Sequence[Place], ssh: Ssh) -> list[str]:
     """horovodrun's part of the command.
 
     Raises:
@@ -136,7 +162,7 @@ def horovodrun(places: Sequence[Place]) -> list[str]:
     command = [find("horovodrun") or "horovodrun", "-np", str(len(places)), "--gloo"]
     if all(is_local(place.host) for place in places):
         return command
-    return [*command, "-H", ",".join(f"{host}:{count}" for host, count in runs)]
+    return [*command, "-H", ",".join(f"{host}:{count}" for host, count in runs), *ssh.arguments]
 
 
 def runs_of_hosts(places: Sequence[Place]) -> list[tuple[str, int]]:

@@ -17,6 +17,7 @@ class Member:
     state: State
     end: Exit | None = None
     heard: float = field(default_factory=time.monotonic)  # when its agent last said something
+    ahead: float = 0.0  # seconds by which its host's clock is ahead of this one's
 
 
 @dataclass

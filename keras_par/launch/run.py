@@ -8,12 +8,12 @@ from pathlib import Path
 
 from keras_par.cluster.binding import devices
 from keras_par.cluster.hosts import ClusterError
-from keras_par.cluster.reach import require_reachable
+from keras_par.cluster.reach import Ssh, require_reachable
 from keras_par.launch import background, engines
 from keras_par.launch.attempts import supervise
 from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.wanted import USAGE_STATUS, UsageError, command_of, places_of
+from keras_par.launch.wanted import USAGE_STATUS, UsageError, command_of, places_of, variables_of
 
 HANG_SECONDS = 120.0
 
@@ -58,6 +58,10 @@ def add_places(where: argparse._ArgumentGroup) -> None:
     hosts.add_argument("--hostfile", type=Path, metavar="FILE", help="the same, a line 'HOST slots=N' for each")
     hosts.add_argument(
         "--rank-table", type=Path, metavar="FILE", help="JSON with servers, devices, rank ids; or RANK_TABLE_FILE"
+    )
+    where.add_argument("-p", "--ssh-port", type=positive, metavar="PORT", help="of the hosts' ssh servers")
+    where.add_argument(
+        "-i", "--ssh-identity-file", "--ssh-identity", type=Path, metavar="FILE", help="the key by which ssh goes there"
     )
     where.add_argument("--engine", choices=("mpi", "gloo"), help="default: mpi if Horovod was built with it")
 
@@ -105,6 +109,13 @@ def add_trouble(trouble: argparse._ArgumentGroup) -> None:
 
 def add_program(program: argparse._ArgumentGroup) -> None:
     program.add_argument("-m", dest="is_module", action="store_true", help="what follows is a module, as in python -m")
+    program.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="give the ranks a variable, again for each; without a value this shell's",
+    )
     program.add_argument("script", metavar="script.py", help="a Python file, or a program such as pytest")
     program.add_argument("arguments", nargs=argparse.REMAINDER, metavar="argument", help="its arguments")
 
@@ -114,12 +125,14 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         command = command_of(arguments.is_module, arguments.script, arguments.arguments)
         places = places_of(arguments)
-        plan = engines.plan(engines.choose(arguments.engine), places, command, os.environ)
+        ssh = Ssh(arguments.ssh_port, arguments.ssh_identity_file)
+        engine, given = engines.choose(arguments.engine), variables_of(arguments.env)
+        plan = engines.plan(engine, places, command, os.environ, given, ssh)
         if arguments.dry_run:
             print(shown(plan))
             return 0
         if not plan.is_one_host:
-            require_reachable([place.host for place in places])
+            require_reachable([place.host for place in places], ssh)
         if arguments.background:
             return background.start(arguments)
         folder = RunFolder(arguments.log_dir)

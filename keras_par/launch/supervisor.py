@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keras_par.agent import wire
+from keras_par.agent.installed import difference, installed
 from keras_par.agent.leftovers import remove_session
 from keras_par.agent.states import Exit, State, state_of
 from keras_par.launch import verdict
@@ -29,8 +30,9 @@ ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some ra
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
-VANISHED_STATUS = 1
-SILENCE_SECONDS = 300.0  # of an agent, which else speaks each second: its host is gone
+VANISHED_STATUS = REFUSED_STATUS = 1
+SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
+CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
 DEAD_SECONDS = 6.0  # the same, when ranks are being ended
 DOORKEEPERS = 4  # a stranger who connects and says nothing keeps one of them
 RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
@@ -76,6 +78,9 @@ class Supervisor:
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
         self._is_terminating = self._has_hung = self._has_lost_engine = False
         self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
+        self._refusal: str | None = None  # why this host's and another's ranks are no job
+        self._clocks: set[str] = set()  # hosts whose clocks are off
+        self._installed = installed()
         self._session: str | None = None  # the engine's folder, which one that is killed leaves
         self._looked = time.monotonic()
 
@@ -114,6 +119,7 @@ class Supervisor:
         hello = channel.receive()
         if hello is None:
             return
+        hello["ahead"] = hello["time"] - time.time()
         self._messages.put((channel, hello))
         message: wire.Message | None = hello
         while message is not None:
@@ -142,9 +148,16 @@ class Supervisor:
                 return
 
     def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
-        rank = hello["hello"]
+        rank, host = hello["hello"], hello["host"]
         self._session = hello["session"] if self._plan.is_one_host else None
-        self._members.of_rank[rank] = Member(channel, hello["host"], State(rank))
+        if (differs := difference(host, hello["installed"], self._installed)) is not None:
+            self._refusal = self._refusal or differs
+            channel.close()
+            return self._end_ranks("kill")
+        member = self._members.of_rank[rank] = Member(channel, host, State(rank))
+        if abs(hello["ahead"]) > CLOCK_SECONDS:
+            member.ahead = hello["ahead"]
+            self._note_clock(host, member.ahead)
         place = self._plan.places[rank]
         environment = {} if self._plan.is_one_host else exported(os.environ)
         environment |= self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
@@ -164,6 +177,15 @@ class Supervisor:
         if self._is_complete:
             self._describe()
 
+    def _note_clock(self, host: str, ahead: float) -> None:
+        """Says once that a host's clock is off, which times in its logs are by."""
+        if host not in self._clocks:
+            self._clocks.add(host)
+            how = "ahead of" if ahead > 0 else "behind"
+            text = f"the clock of host {host} is {abs(ahead):.0f} s {how} this host's; times in its logs are its own"
+            self._console.say(text)
+            self._folder.event("warning", text)
+
     def _hear(self, rank: int, message: wire.Message | None) -> None:
         member = self._members.of_rank[rank]
         member.heard = time.monotonic()
@@ -172,7 +194,7 @@ class Supervisor:
         elif "state" in message:
             member.state = state_of(message["state"])
         elif "exit" in message:
-            self._note_end(Exit(**message["exit"]))
+            self._note_end(Exit(**message["exit"]).by_clock_ahead(member.ahead))
         elif "stacks" in message:
             self._hang_watch.note_stacks(rank, message["stacks"])
         elif "paused" in message and self._ending is not None:
@@ -279,6 +301,10 @@ class Supervisor:
         self._folder.event("start", f"{len(hosts)} rank(s) started on {len(set(hosts.values()))} host(s)")
 
     def _conclude(self, engine_output: str) -> int:
+        if self._refusal is not None:
+            self._folder.event("crash", self._refusal)
+            self._console.panel("the job did not start", [self._refusal])
+            return REFUSED_STATUS
         ended, num_ranks = self._members.ended, len(self._plan.places)
         first = first_failure(list(ended.values()))
         if self._num_seen:

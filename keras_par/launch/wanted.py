@@ -113,3 +113,18 @@ def command_of(is_module: bool, script: str, rest: list[str]) -> list[str]:
     if program is None or path.is_dir():
         raise UsageError(f"there is no script or program '{script}'.")
     return [sys.executable if Path(program).samefile(sys.executable) else program, *rest]
+
+
+def variables_of(given: list[str]) -> dict[str, str]:
+    """The variables that `--env` names.
+
+    Raises:
+        UsageError: one has no value here, or no name.
+    """
+    found = {}
+    for each in given:
+        name, has_value, value = each.partition("=")
+        if not name or (not has_value and name not in os.environ):
+            raise UsageError(f"--env {each} names no variable of this shell: write --env NAME=VALUE.")
+        found[name] = value if has_value else os.environ[name]
+    return found
