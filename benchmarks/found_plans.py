@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.jobs import alternate, environment, figures_of, mpirun, part, threads
-from benchmarks.search import epoch_of, mlp
+from benchmarks.search import builder_of, epoch_of, mlp
 from benchmarks.small_gpt import small_gpt
 
 WIDTH = 2048
@@ -82,20 +82,6 @@ def held(kind, plan, args):
         said = re.search(r"OOM when allocating[^\n]*|exited on signal \d+ \([^)]*\)|bad_alloc", done.stderr)
         return found | {"said": f"refused: {said[0] if said else done.stderr[-300:]}"}
     return found | json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-
-
-def builder_of(make):
-    """A function that builds a model, compiled; and its rows of a batch."""
-    import keras
-
-    def build():
-        keras.utils.clear_session(free_memory=False)
-        keras.utils.set_random_seed(1)
-        model, loss, _ = make()
-        model.compile(keras.optimizers.Adam(1e-4), loss)
-        return model
-
-    return build, make()[2]
 
 
 def time_all(args):

@@ -2,17 +2,21 @@
 
     python -m benchmarks search
 
-Two ranks measure the machine, as `keras-par calibrate` does. Then each model is trained with many layouts: plain data
-parallel, what the search finds on each mesh, and layouts that are drawn at random from the search space. All layouts of
-a model take turns within one run. The table sets the predicted time of a step beside the measured one, with the rank
-correlation (Spearman's) of both, and how much slower the layout that the search chooses is than the fastest measured.
-It also sets half of the rounds beside the other half: what a measurement cannot repeat no prediction can meet.
+Two ranks measure the machine, as `keras-par calibrate` does, and predict a step's time with many layouts: plain data
+parallel, what the search finds on each mesh, and layouts that are drawn at random from the search space. Then several
+jobs train them, one after another, because where the memory of a process happens to lie decides over a fifth of its
+speed for as long as it lives. In a job all layouts of a model are made in an order of its own, and take turns.
+
+The table sets the predicted time of a step beside the median of the jobs, with the rank correlation (Spearman's) of
+both, and how much slower the layout that the search chooses is than the fastest measured. It also sets each job beside
+the median of the others: what a measurement cannot repeat no prediction can meet.
 """
 
 import argparse
 import json
 import random
 import statistics
+import tempfile
 from pathlib import Path
 
 from benchmarks.jobs import figures_of, fit_of, mpirun, part, threads
@@ -50,70 +54,116 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--layouts", type=int, default=20, help="of each model, at least (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=10, help="epochs of each layout (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=5, help="that train each layout (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="epochs of each layout in a job (%(default)s)")
     parser.add_argument("--steps", type=int, default=10, help="of an epoch (%(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=WORKERS, help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        return worker(args)
-    options = ["--models", *args.models, "--layouts", args.layouts, "--rounds", args.rounds, "--steps", args.steps]
-    figures = figures_of([*mpirun(2), *part("search", "--worker", *options)])
-    show(figures)
+        return work(args)
+    rows = figures_of(job_of("plan", "--models", *args.models, "--layouts", args.layouts))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows"
+        file.write_text(json.dumps(rows))
+        options = ["--rows", file, "--rounds", args.rounds, "--steps", args.steps]
+        jobs = [figures_of(job_of("train", *options, "--job", number)) for number in range(args.jobs)]
+    for place, row in enumerate(rows):
+        row["ms_of_jobs"] = [job[place]["ms"] for job in jobs]
+        row["ms"] = statistics.median(row["ms_of_jobs"])
+    show(rows)
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=1))
+        args.json.write_text(json.dumps(rows, indent=1))
 
 
-def worker(args):
+def job_of(worker, *options):
+    """The command of a job of two ranks."""
+    return [*mpirun(2), *part("search", "--worker", worker, *options)]
+
+
+def work(args):
     threads(1)
     import keras_par as kp
-    from keras_par.searching.measure import measure
 
     kp.init(seed="own")
-    machine = measure()
-    figures = [row for name in args.models for row in of_model(name, machine, args)]
+    figures = WORKERS[args.worker](args)
     if kp.rank() == 0:
         print(json.dumps(figures), flush=True)
 
 
-def of_model(name, machine, args):
-    """The figures of a model: a row for each layout."""
-    import keras
+def plan(args):
+    """For each model and layout what is predicted."""
+    from keras_par.searching.measure import measure
 
-    import keras_par as kp
+    machine = measure()
+    return [row for name in args.models for row in planned(name, machine, args.layouts)]
+
+
+def planned(name, machine, count):
+    """The rows of a model."""
     from keras_par.comm import world
     from keras_par.plan.cost import predict
     from keras_par.plan.setting import Setting
     from keras_par.searching.look import look_at
 
+    build, batch_size = builder_of(MODELS[name])
+    trace = look_at(build)
+    plans = plans_of(trace, machine, batch_size, count, name)
+    rows = []
+    for kind, mesh, layouts in world.current().all_gather_object(plans, "plans")[0]:
+        setting = Setting(machine, dict(zip(NAMES, mesh, strict=True)), NAMES[0], batch_size)
+        prediction = predict(trace, {path: tuple(axes) for path, axes in layouts.items()}, setting)
+        rows.append({"model": name, "kind": kind, "mesh": mesh, "predicted": prediction.seconds * 1e3})
+        rows[-1] |= {"layouts": layouts, "machine": machine.text()}
+    return rows
+
+
+def builder_of(make):
+    """A function that builds a model, compiled; and its rows of a batch."""
+    import keras
+
     def build():
         keras.utils.clear_session(free_memory=False)
         keras.utils.set_random_seed(1)
-        model, loss, _ = MODELS[name]()
+        model, loss, _ = make()
         model.compile(keras.optimizers.Adam(1e-4), loss)
         return model
 
-    batch_size = MODELS[name]()[2]
-    trace = look_at(build)
-    plans = plans_of(trace, machine, batch_size, args.layouts, name)
-    plans = world.current().all_gather_object(plans, "plans")[0]
-    epochs = [epoch_of(build, mesh, layouts, batch_size, args.steps) for _, mesh, layouts in plans]
-    times = [[] for _ in plans]
-    for number in range(-1, args.rounds):
+    return build, make()[2]
+
+
+def train(args):
+    """For each row the time of a step in this job."""
+    rows = json.loads(args.rows.read_text())
+    figures = [{"ms": 0.0} for _ in rows]
+    for name in dict.fromkeys(row["model"] for row in rows):
+        places = [place for place, row in enumerate(rows) if row["model"] == name]
+        random.Random(args.job).shuffle(places)
+        build, batch_size = builder_of(MODELS[name])
+        lie = [(rows[place]["mesh"], rows[place]["layouts"]) for place in places]
+        times = train_in_turns([epoch_of(build, *each, batch_size, args.steps) for each in lie], args.rounds)
+        for place, measured in zip(places, times, strict=True):
+            figures[place]["ms"] = statistics.median(measured) / args.steps * 1e3
+    return figures
+
+
+def train_in_turns(epochs, rounds):
+    """Seconds of the epochs of each, after one to warm up."""
+    import keras_par as kp
+
+    times = [[] for _ in epochs]
+    for number in range(-1, rounds):
         for epoch, measured in zip(epochs, times, strict=True):
             kp.barrier()
             seconds = epoch()
             if number >= 0:
-                measured.append(seconds / args.steps)
-    rows = []
-    for (kind, mesh, layouts), measured in zip(plans, times, strict=True):
-        setting = Setting(machine, dict(zip(NAMES, mesh, strict=True)), NAMES[0], batch_size)
-        prediction = predict(trace, {path: tuple(axes) for path, axes in layouts.items()}, setting)
-        ms = statistics.median(measured) * 1e3
-        rows.append({"model": name, "kind": kind, "mesh": mesh, "ms": ms, "predicted": prediction.seconds * 1e3})
-        rows[-1] |= {"layouts": layouts, "machine": machine.text()}
-        rows[-1]["halves_ms"] = [statistics.median(half) * 1e3 for half in (measured[::2], measured[1::2])]
-    return rows
+                measured.append(seconds)
+    return times
+
+
+WORKERS = {"plan": plan, "train": train}
 
 
 def plans_of(trace, machine, batch_size, count, name):
@@ -186,11 +236,19 @@ def show(figures):
         console.print(table)
         chosen = next(row for row in rows if row["kind"] == "found")
         correlation = spearman([row["ms"] for row in rows], [row["predicted"] for row in rows])
-        repeated = spearman(*zip(*(row["halves_ms"] for row in rows), strict=True))
+        repeated = statistics.mean(repeats(rows))
         console.print(
-            f"{name}: rank correlation {correlation:.3f} of {len(rows)} layouts, of half of the rounds with the other "
-            f"half {repeated:.3f}; what is found takes {chosen['ms'] / rows[0]['ms']:.2f} of the fastest measured"
+            f"{name}: rank correlation {correlation:.3f} of {len(rows)} layouts, of a job with the others "
+            f"{repeated:.3f}; what is found takes {chosen['ms'] / rows[0]['ms']:.2f} of the fastest measured"
         )
+
+
+def repeats(rows):
+    """The rank correlation of each job with the median of the others."""
+    jobs = list(zip(*(row["ms_of_jobs"] for row in rows), strict=True))
+    for number, job in enumerate(jobs):
+        others = zip(*(other for each, other in enumerate(jobs) if each != number), strict=True)
+        yield spearman(job, [statistics.median(each) for each in others])
 
 
 def spearman(x, y):
