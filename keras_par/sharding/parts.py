@@ -23,7 +23,7 @@ from keras_par.sharding.names import is_within_others, unique
 from keras_par.sharding.pieces import from_gather, from_scatter, to_gather, to_scatter
 from keras_par.sharding.views import placement_of
 
-BUCKET_BYTES = 32 << 20  # of values that are joined at once
+BUCKET_BYTES = 16 << 20  # of values that are joined at once
 
 
 def has_own_part(variable: Any) -> bool:

@@ -1,8 +1,8 @@
-"""Trains a large model for some steps; prints in MB the most memory that a rank had for it, and that of its weights.
+"""Trains a model for some steps; prints in MB the most memory that a rank had for it, and that of its weights.
 
 To be run with the settings of `tests.memory`.
 
-zero_memory.py STAGE MODEL
+zero_memory.py STAGE MODEL WIDTH
 """
 
 import sys
@@ -32,21 +32,22 @@ def gpt(width: int, depth: int) -> keras.Model:
     return keras.Model(words, x)
 
 
-MODELS = {"mlp": (mlp, 2048, 24), "gpt": (gpt, 768, 14)}  # 100 million weights
+MODELS = {"mlp": (mlp, 24), "gpt": (gpt, 14)}  # of width 2,048 and 768 they have 100 million weights
 
 
-def fit(model: str, stage: int, width: int, depth: int) -> keras.Model:
+def fit(model: str, stage: int, width: int) -> keras.Model:
+    make, depth = MODELS[model]
     with kp.DataParallel(zero=stage).scope():
-        built = MODELS[model][0](width, depth)
+        built = make(width, depth)
         built.compile(keras.optimizers.Adam(), "mse")
     x, y = (np.zeros((2 * ROWS, *part.shape[1:]), part.dtype) for part in (built.inputs[0], built.outputs[0]))
     built.fit(x, y, batch_size=ROWS, verbose=0)
     return built
 
 
-stage, name = int(sys.argv[1]), sys.argv[2]
+stage, name, width = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 kp.init(seed="own")
-fit(name, stage, 12 * 8, MODELS[name][2])  # loads what is loaded late, and has a graph of as many operations
+fit(name, stage, 12 * 8)  # loads what is loaded late
 before = memory.now()
-weights = fit(name, stage, *MODELS[name][1:]).count_params() * 4 / 2**20
+weights = fit(name, stage, width).count_params() * 4 / 2**20
 sys.stdout.write(f"peak {memory.peak() - before} of weights {weights}\n")
