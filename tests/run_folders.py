@@ -28,7 +28,7 @@ def describe(folder: Path, num_ranks: int, **others) -> None:
         "num_ranks": num_ranks,
         "hosts": {str(rank): f"node{rank // 2:02}" for rank in range(num_ranks)},
         "started": STARTED,
-        "keras_par": "0.1.0",
+        "keras_par": "0.2.0",
         "python": "3.11.7",
     }
     (folder / "run.json").write_text(json.dumps(content | others))

@@ -1,14 +1,18 @@
-"""The site says what the code is: its pictures are drawn anew, its reference has each public name."""
+"""The site says what the code is: its pictures are drawn anew, its reference is whole, its examples are run."""
 
 import ast
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 import textwrap
+from types import FunctionType
 
 import pytest
 
+from tests import example_tasks
+from tests.jobs import start, write_script
 from tests.ranks.pool import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -81,3 +85,99 @@ def test_examples_call_what_is_there():
                     raise AssertionError(f"{where}: {ast.unparse(node)}: {error}") from None
                 num_calls += 1
     assert num_calls > 50
+
+
+def public_values() -> list:
+    """The public names, to be given to tests."""
+    return [pytest.param(name, id=name.removeprefix("keras_par.")) for name in sorted(public_names())]
+
+
+def section(text: str, title: str) -> str:
+    """What a docstring has below a title, up to the next line that is not indented; empty if it has no such title."""
+    found = re.search(rf"^{title}:\n((?:(?: {{4}}.*)?\n)+)", f"{text}\n", re.MULTILINE)
+    return textwrap.dedent(found[1]) if found else ""
+
+
+def example_of(name: str) -> str:
+    """The code below the title "Example" of a public name's docstring."""
+    found = re.fullmatch(r"```python\n(.*?)^```\n+", section(inspect.getdoc(value_of(name)), "Example"), re.S | re.M)
+    assert found, f"{name} has no example"
+    return found[1]
+
+
+COSTS = re.compile(r"(?:^|\. )Costs\b[^.]*(?:collective|all-reduce|all-gather|all-to-all|broadcast)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", public_values())
+def test_the_docstring_of_a_public_name_is_whole(name):
+    value, text = value_of(name), inspect.getdoc(value_of(name))
+    assert re.match(r"\S.*?\.(\s|$)", text, re.DOTALL), "it begins with a sentence"
+    assert example_tasks.OUTCOME in example_of(name)
+    signature = inspect.signature(value)
+    told = re.findall(r"^\**(\w+): ", section(text, "Args"), re.MULTILINE)
+    assert sorted(told) == sorted(signature.parameters)
+    returned = section(text, "Returns")
+    assert not inspect.isfunction(value) or signature.return_annotation is None or returned
+    assert not re.search(r"\n\S", returned), "the site takes further lines for further values unless they are indented"
+    assert not re.search(r"^ +raise ", inspect.getsource(value), re.MULTILINE) or section(text, "Raises")
+    assert COSTS.search(text), "it says what it costs in collectives"
+
+
+def test_signatures_say_what_may_be_given():
+    hides = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    signatures = {name: inspect.signature(value_of(name)).parameters for name in public_names()}
+    hidden = {name for name, each in signatures.items() if any(parameter.kind in hides for parameter in each.values())}
+    assert hidden == {"keras_par.AutoParallel"}
+    options = section(inspect.getdoc(value_of("keras_par.AutoParallel")), "Args").partition("**options: ")[2]
+    own = {"layout_map", "batch_dim_name"}
+    assert set(signatures["keras_par.ModelParallel"]) - own == set(re.findall(r"`(\w+)`", options))
+
+
+def test_public_methods_have_docstrings():
+    classes = [value_of(name) for name in sorted(public_names()) if inspect.isclass(value_of(name))]
+    own = {base for each in classes for base in each.__mro__ if base.__module__.startswith("keras_par.")}
+    methods = [
+        (each, name)
+        for each in sorted(own, key=lambda each: each.__name__)
+        for name, value in vars(each).items()
+        if (name[0] != "_" or name == "__call__") and isinstance(value, (FunctionType, classmethod, property))
+    ]
+    assert not [f"{each.__name__}.{name}" for each, name in methods if not inspect.getdoc(getattr(each, name))]
+    assert len(methods) > 30
+
+
+def test_a_terminal_completes_the_public_names():
+    package = importlib.import_module("keras_par")
+    first = {name.split(".")[1] for name in public_names()} | {"__version__", *ROOMS}
+    assert set(dir(package)) == first
+    for room in ROOMS:
+        names = {name.split(".")[2] for name in public_names() if name.startswith(f"keras_par.{room}.")}
+        assert names <= set(dir(getattr(package, room)))
+
+
+@pytest.mark.parametrize("name", public_values())
+def test_examples_give_what_they_tell(name, ranks, tmp_path):
+    """On two ranks, as a program of its own that has imported keras, np, tf and kp.
+
+    Behind `# -> ` stands the repr of the line's expression on each rank, or where ranks differ
+    `# -> 0 on rank 0, 1 on rank 1`.
+    """
+    text = example_of(name)
+    if name == "keras_par.shutdown":
+        found = run_by_itself(name, text, tmp_path)
+    else:
+        found = ranks(2).run(example_tasks.run, name=name, text=text, folder=str(tmp_path))
+    assert [(each["rank"], each["size"]) for each in found] == [(0, 2), (1, 2)]
+    for each in found:
+        assert len(each["outcomes"]) == text.count(example_tasks.OUTCOME)
+        for line, told, value in each["outcomes"]:
+            assert told == value, f"rank {each['rank']}: {line}"
+
+
+def run_by_itself(name: str, text: str, folder) -> list[dict]:
+    """What each of two ranks finds, in a job of their own, which an example may end."""
+    call = f"example_tasks.run({name!r}, {text!r}, {str(folder)!r})"
+    script = f"import json; from tests import example_tasks; print('found: ' + json.dumps({call}), flush=True)"
+    job = start("mpirun", 2, write_script(folder, script))
+    assert job.status == 0, job.output
+    return sorted(map(json.loads, job.find(r"found: (.*\})")), key=lambda each: each["rank"])

@@ -100,7 +100,7 @@ def test_the_page_says_what_was_added_up_by_hand(seen):
     assert values["card-slowest"] == ["rank 1", "60.0 % more time per step than the median of the others"]
     assert saw["facts"] == {
         **{"ranks": "2", "engine": "MPI", "host": "node00", "started": "2025-11-20 14:46:40 UTC"},
-        **{"took": "1 min 30 s", "restarts": "1", "versions": "keras-par 0.1.0, Python 3.11.7"},
+        **{"took": "1 min 30 s", "restarts": "1", "versions": "keras-par 0.2.0, Python 3.11.7"},
     }
     assert saw["tables"]["step-times"] == [
         ["0", "400", "22.1 ms", "24.1 ms", "24.3 ms", "24.4 ms"],

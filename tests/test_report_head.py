@@ -18,7 +18,7 @@ def test_what_ranks_tell_of_themselves_is_in_the_head(tmp_path):
         file.write(json.dumps({"versions": 3}) + "\n")
     run = run_folder.read(tmp_path)
     facts = dict(head.facts(run))
-    assert facts["versions"] == "keras-par 0.1.0, Python 3.11.7, TensorFlow 2.21.0, Keras 3.15.1, Horovod 0.28.1"
+    assert facts["versions"] == "keras-par 0.2.0, Python 3.11.7, TensorFlow 2.21.0, Keras 3.15.1, Horovod 0.28.1"
     assert facts["strategy"] == "DataParallel (mlp)"
     assert facts["sums"] == "Gradients are summed by Horovod."
     assert run.notes == ["1 line of rank.0/about.jsonl could not be understood and is left out."]

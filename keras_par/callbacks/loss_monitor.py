@@ -16,6 +16,16 @@ from keras_par.seam.step.metrics import combined_numbers
 class LossMonitor(Callback):
     """Prints `epoch: 3 step: 2, loss is 0.367389976978302` on rank 0 and stops at a NaN or infinite loss.
 
+    Example:
+        ```python
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+            model.compile("sgd", "mse")
+        x, y = np.ones((64, 8)), np.ones((64, 1))
+        history = model.fit(x, y, batch_size=64, verbose=0, callbacks=[kp.callbacks.LossMonitor()])
+        history.history["loss"]  # -> [1.0]
+        ```
+
     The loss is that step's own, over the rows of all ranks; a progress bar shows the mean over the epoch so far.
     Of a model whose `train_step` is the user's own it is "loss" in the logs, averaged over ranks. Epochs and
     steps count from 1.
@@ -42,6 +52,7 @@ class LossMonitor(Callback):
         self._step = 0
 
     def set_model(self, model):
+        """Is told the model whose losses it prints."""
         super().set_model(model)
         self._tracker = newest_loss.track(model)
 

@@ -14,6 +14,17 @@ BAR_SECONDS, LINES_SECONDS = 1.0, 30.0
 class ProgressBar(Callback):
     """Shows how far training is, on rank 0, with figures of all ranks; give `fit` verbose=0 beside it.
 
+    Example:
+        ```python
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        model.fit(np.ones((100, 8)), np.ones((100, 1)), verbose=0, callbacks=[kp.callbacks.ProgressBar()])
+        int(model.optimizer.iterations)  # -> 4
+        ```
+
+    Where its output goes to no terminal, it prints such lines:
+
     ```
     epoch 2/10 step 120/468: loss 0.3674, accuracy 0.8910, 5321 rows/s, 23% in collectives,
     slowest rank 1: 11.2 ms a step, rank 0: 8.1 ms

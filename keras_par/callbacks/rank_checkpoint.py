@@ -26,6 +26,16 @@ from keras_par.seam.models.callback import Callback
 class RankCheckpoint(Callback):
     """Saves all that training changes as `<directory>/rank.<r>/<prefix>-<epoch>_<step>.npz`, with a manifest.
 
+    Example:
+        ```python
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        checkpoint = kp.callbacks.RankCheckpoint("ckpt", every=3)
+        model.fit(np.ones((100, 8)), np.ones((100, 1)), batch_size=20, epochs=2, callbacks=[checkpoint])
+        [path.name for path in checkpoint.checkpoints()]  # -> ['CKP-1_3.json', 'CKP-2_1.json', 'CKP-2_4.json']
+        ```
+
     `kp.callbacks.Resume` goes on from it, on any number of ranks; `kp.load_checkpoint` reads it into a model. Rank 0's
     file holds what all ranks share; the others' hold what is their own: partial metrics, accumulated gradients,
     seeds, moving statistics, and in model parallel their shards, of which each is written once. What EarlyStopping,
@@ -39,7 +49,7 @@ class RankCheckpoint(Callback):
 
     Args:
         directory: folder of the whole job's checkpoints, which all ranks see.
-        prefix: how the names begin.
+        prefix: how the names of the files begin.
         every: "epoch", or a number of training steps.
         every_seconds: seconds after which one is due besides.
         keep: how many of the newest stay, None for all.

@@ -16,9 +16,18 @@ from keras_par.seam.models.callback import Callback
 class Resume(Callback):
     """Lets `fit` begin where `RankCheckpoint` last wrote a complete checkpoint, or at the start if there is none.
 
-    ```python
-    model.fit(train, epochs=90, callbacks=[kp.callbacks.Resume("ckpt"), kp.callbacks.RankCheckpoint("ckpt")])
-    ```
+    Example:
+        ```python
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        x, y = np.ones((100, 8)), np.ones((100, 1))
+        resume, checkpoint = kp.callbacks.Resume("ckpt"), kp.callbacks.RankCheckpoint("ckpt")
+        model.fit(x, y, batch_size=50, epochs=1, callbacks=[resume, checkpoint])
+        resume.resumed_from is None  # -> True
+        model.fit(x, y, batch_size=50, epochs=3, callbacks=[resume, checkpoint])  # as when it is started again
+        resume.resumed_from  # -> 'CKP-1_2'
+        ```
 
     It restores weights, optimizer, metrics, random seeds, epoch, step, and the position in the data. On as many
     ranks as before the run ends as if it had not died, bit by bit where its sums are; on another number, another mesh
@@ -31,6 +40,9 @@ class Resume(Callback):
     Args:
         directory: the one that RankCheckpoint was given; all ranks must see the same files.
         prefix: of the checkpoints' names.
+
+    Attributes:
+        resumed_from: name of the checkpoint that it has gone on from, None if there was none.
 
     Raises:
         ValueError: on every rank, if there are checkpoints but none can be read, or it does not fit the model or the

@@ -15,9 +15,22 @@ from keras_par.seam.models.binding import optimizers_of
 def load_checkpoint(path: str | Path, model: keras.Model) -> Manifest:
     """Gives a model the weights of a checkpoint, and its optimizer's state if it is compiled. Needs no Horovod.
 
+    Example:
+        ```python
+        def build():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+            return model
+
+        with kp.DataParallel().scope():
+            model = build()
+        model.fit(np.ones((100, 8)), np.ones((100, 1)), callbacks=[kp.callbacks.RankCheckpoint("ckpt")])
+        again = build()  # here or in another script, on any number of ranks
+        kp.load_checkpoint("ckpt", again).epoch  # -> 1
+        ```
+
     Every process that calls it reads the files itself, one variable at a time, and of a variable that is divided its
-    own shard; no collective is used. Which ranks wrote the checkpoint, and how they divided the variables, does not
-    matter.
+    own shard. Which ranks wrote the checkpoint, and how they divided the variables, does not matter.
 
     Args:
         path: a folder of checkpoints, of which the newest whole one is taken, or one checkpoint in it, by its
@@ -25,11 +38,14 @@ def load_checkpoint(path: str | Path, model: keras.Model) -> Manifest:
         model: built as it was when the checkpoint was written.
 
     Returns:
-        What the checkpoint says about itself, as `epoch` and `step`.
+        What the checkpoint says about itself, such as its `name`, the number of complete epochs (`epoch`), and the
+            steps done of the next one (`step`).
 
     Raises:
         ValueError: there is no such checkpoint, it is damaged, not keras-par's or of a newer version, or it does not
             fit the model. No file is changed.
+
+    Costs no collective.
     """
     reader = find(Path(path))
     manifest = reader.manifest

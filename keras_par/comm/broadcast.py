@@ -16,13 +16,25 @@ MESSAGE_BYTES = 64 * 2**20
 def broadcast_variables(variables: Iterable, root_rank: int = 0, communicator: Communicator | None = None) -> None:
     """Assigns the values of rank `root_rank` to `variables` on every rank.
 
-    Eager only. Every rank must pass variables of the same shapes and dtypes in the same order. Costs one
-    broadcast for each 64 MB.
+    Example:
+        ```python
+        kp.init()
+        variable = keras.Variable([kp.rank(), 7.0])
+        kp.broadcast_variables([variable])  # or model.variables + optimizer.variables
+        variable.numpy().tolist()  # -> [0.0, 7.0]
+        ```
+
+    Eager only. Every rank must pass variables of the same shapes and dtypes in the same order.
 
     Args:
-        variables: Keras or TensorFlow variables of any dtype.
+        variables: Keras or TensorFlow variables of any shapes and dtypes.
         root_rank: the rank whose values all get.
-        communicator: the active one unless given.
+        communicator: the ranks that take part, all of the job unless given.
+
+    Raises:
+        RuntimeError: `kp.init()` was not called.
+
+    Costs one broadcast for each 64 MiB.
     """
     communicator = communicator or world.current()
     variables = list(variables)

@@ -15,13 +15,18 @@ from keras_par.seam.feed.marks import mark
 class DistributedSampler:
     """The row numbers of this rank in an epoch, as torch.utils.data.DistributedSampler deals them out.
 
+    Example:
+        ```python
+        kp.init()
+        x, y = np.ones((100, 8), "float32"), np.ones((100, 1), "float32")
+        sampler = kp.data.DistributedSampler(len(x))
+        data = sampler.dataset().batch(32).map(lambda rows: (tf.gather(x, rows), tf.gather(y, rows)))  # for fit
+        len(sampler)  # -> 50
+        ```
+
     In each epoch all ranks share one order of the rows, and rank r of N takes its positions r, r + N, ... So batches
     of b rows on N ranks are, taken together, batches of b * N rows of that order, whatever N is. The order is a
     function of `seed` and the epoch's number alone: a run resumed by `set_epoch` gets the orders it would have had.
-
-        sampler = kp.data.DistributedSampler(len(x))
-        data = sampler.dataset().batch(32).map(lambda rows: (tf.gather(x, rows), tf.gather(y, rows)))
-        model.fit(data, epochs=10)
 
     Args:
         num_rows: number of rows in the whole data set. Like `seed`, the same on all ranks.
@@ -29,7 +34,7 @@ class DistributedSampler:
             the length of its batch axis.
         shard_id: which shard, by default this rank's place among these.
         shuffle: False for the rows in their own order.
-        seed: what the orders are drawn from.
+        seed: what the orders are drawn from, a number of at least 0.
         remainder: what happens when `num_shards` does not divide n = `num_rows`. "wrap" gives every shard
             ceil(n / num_shards) rows, a short one going on from the first row of the order; "drop" gives every shard
             floor(n / num_shards), leaving out the last rows of the order; "exact" gives every row to one shard, the

@@ -42,6 +42,14 @@ def load_tfds(
 ) -> tf.data.Dataset:
     """This rank's rows of a tensorflow-datasets split, not batched; `fit` takes them as this rank's own.
 
+    Example:
+        ```python
+        kp.init()
+        data = kp.data.load_tfds("mnist", "train", data_dir="data", as_supervised=True, shuffle_files=True)
+        data = data.map(lambda image, label: (tf.cast(image, tf.float32) / 255, label)).batch(32)  # for fit
+        data.element_spec[0].shape  # -> TensorShape([None, 28, 28, 1])
+        ```
+
     Batch them with the batch size of one rank. The rows are cut as `tfds.even_splits` cuts them, into runs of rows
     one behind another; a sum of splits is cut as one. A rank opens only files it has rows in, so give the data set at
     least as many file shards as there are ranks: with fewer, ranks share a file and skip each other's rows, which
@@ -66,6 +74,9 @@ def load_tfds(
             rank 0 says in the log.
         decoders: as for `tfds.load`.
         read_config: as for `tfds.load`.
+
+    Returns:
+        A dataset of single rows, dicts or pairs as `tfds.load` gives them, whose length is known.
 
     Raises:
         RuntimeError: tensorflow-datasets is not installed, or kp.init() was not called.

@@ -21,6 +21,14 @@ logger = logging.getLogger("keras_par")
 def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None, remainder: Remainder = "exact") -> Any:
     """Elements shard_id, shard_id + num_shards, ... of `data`; `fit` takes the result as this rank's own.
 
+    Example:
+        ```python
+        kp.init()
+        rows = kp.data.shard(tf.data.Dataset.range(5))
+        [int(number) for number in rows]  # -> [0, 2, 4] on rank 0, [1, 3] on rank 1
+        data = rows.map(lambda number: (tf.one_hot(number, 5), number)).batch(32)  # for fit, 32 rows on each rank
+        ```
+
     | data | an element is | returns |
     |---|---|---|
     | tf.data.Dataset | what it yields | a dataset; batch it afterwards with the batch size of one rank |
@@ -44,9 +52,14 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
             ranks that have ended. "wrap": every shard has ceil(n / num_shards) elements, a short one going on from
             the first element. "drop": every shard has floor(n / num_shards).
 
+    Returns:
+        This rank's share, of the kind that the table tells.
+
     Raises:
         ValueError: an argument is out of range, the kind of data is not known here, or its length is not known and
             `remainder` is not "exact".
+
+    Costs no collective.
     """
     num_shards, shard_id = place_of(num_shards, shard_id)
     if wrong := complaint(num_shards, shard_id, remainder):

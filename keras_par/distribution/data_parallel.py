@@ -15,15 +15,17 @@ from keras_par.seam.variables.layouts import mesh_of_rows
 class DataParallel(keras.distribution.DataParallel):
     """Trains one model on all ranks, with the result that one process would have on the same global batches.
 
-    ```python
-    strategy = kp.DataParallel()
-    with strategy.scope():
-        model = keras.Sequential([...])
-        model.compile("adam", "mse")
-    model.fit(x, y, batch_size=64)  # 64 rows over all ranks
-    ```
+    Example:
+        ```python
+        strategy = kp.DataParallel()
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        model.fit(np.ones((100, 8)), np.ones((100, 1)), batch_size=64)  # 64 rows over all ranks, then 36
+        int(model.optimizer.iterations)  # -> 2
+        ```
 
-    Creating it calls `kp.init()`. Each update costs one all-reduce for each `fusion_mb` of gradients.
+    Creating it calls `kp.init()`.
 
     Args:
         device_mesh: as Keras has it; a 1D mesh over all ranks.
@@ -63,6 +65,10 @@ class DataParallel(keras.distribution.DataParallel):
         ValueError: an option has no such value, a file for `autotune` is wrong, sums cannot go the way that
             `reduce_by` insists on, or the mesh does not cover all ranks. Later, before the first step, if a pattern of
             `recompute` matches no layer.
+
+    Costs one all-reduce for each `fusion_mb` of gradients in an update, and one broadcast for each 64 MiB of state when
+    `fit` begins; creating it with `zero=3` two all-gathers of some kilobytes. See docs/exactness.md for what else is
+    sent.
     """
 
     def __init__(

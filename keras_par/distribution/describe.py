@@ -136,11 +136,35 @@ class Description:
 def describe(model: keras.Model) -> Description:
     """How `model` is divided over the ranks, and what its steps send.
 
-    `print(kp.describe(model))` shows a table. Sizes of the optimizer are those of its state as it is now, collectives
-    those of the steps that have been traced, which `fit` and `evaluate` do. Costs no collective.
+    Example:
+        ```python
+        with kp.DataParallel(zero=1, zero_min_kb=0).scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64)])
+            model.compile("adam", "mse")
+        model.fit(np.ones((100, 8)), np.ones((100, 64)), batch_size=64)
+        description = kp.describe(model)
+        print(description)  # a table of variables, and one of collectives
+        kernel = description.variables[0]
+        kernel.shape  # -> (8, 64)
+        kernel.part_shape  # -> (4, 64)
+        ```
+
+    Sizes of the optimizer are those of its state as it is now, collectives those of the steps that have been traced,
+    which `fit` and `evaluate` do.
+
+    Args:
+        model: that is built, with or without a strategy.
+
+    Returns:
+        A description to be printed, or written by its `save(path)`, as JSON if the path ends in ".json". It has
+            `variables`, each with `path`, `shape`, `local_shape`, `part_shape`, `num_bytes` and `local_bytes`; the
+            sums `num_bytes`, `local_bytes`, `optimizer_bytes` and `local_optimizer_bytes`; `collectives` and `outputs`
+            by the name of the step's method; the axes and sizes of the `mesh`, and this rank's `place` on it.
 
     Raises:
         ValueError: the model is not built.
+
+    Costs no collective.
     """
     if not model.built:
         raise ValueError(

@@ -12,14 +12,25 @@ from keras_par.seam.together import run as runs
 def independent() -> Iterator[None]:
     """Within it Keras is what it is in one process: models are made, trained and used on this rank alone.
 
-    ```python
-    if kp.rank() == 0:
-        with kp.independent():
-            model.evaluate(x, y)  # the other ranks need not call it
-    ```
+    Example:
+        ```python
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        loss = None
+        if kp.rank() == 0:
+            with kp.independent():
+                loss = model.evaluate(np.ones((100, 8)), np.ones((100, 1)))  # the other ranks need not call it
+        loss is None  # -> False on rank 0, True on rank 1
+        ```
 
     Also a model that was compiled under a strategy, unless its variables are divided, is then used without the other
-    ranks. Trained within, it differs from theirs afterwards. Costs no collective.
+    ranks. Trained within, it differs from theirs afterwards.
+
+    Returns:
+        A context manager, to be used by `with`.
+
+    Costs no collective.
     """
     with bindings.apart(), runs.hidden(), without_distribution():
         yield

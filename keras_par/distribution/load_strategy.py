@@ -21,14 +21,17 @@ def load_strategy(
 ) -> DataParallel | ModelParallel:
     """The strategy that a TOML file describes; see docs/strategies.md for the format and the catalogue.
 
-    ```python
-    strategy = kp.load_strategy("gpt2", mesh={"model": 2})  # the other ranks along the batch axis
-    with strategy.scope():
-        model = keras_hub.models.GPT2CausalLM(...)
-    ```
+    Example:
+        ```python
+        strategy = kp.load_strategy("megatron", mesh={"model": 2})  # the other ranks along the batch axis
+        with strategy.scope():
+            up, down = keras.layers.Dense(64, "relu", name="up"), keras.layers.Dense(8, name="down")
+            model = keras.Sequential([keras.Input((8,)), up, down])
+            model.compile("adam", "mse")
+        kp.describe(model).variables[0].local_shape  # -> (8, 32)
+        ```
 
-    A file with a layout makes a `kp.ModelParallel`, one without a `kp.DataParallel`. Calls `kp.init()`, and costs what
-    these cost.
+    A file with a layout makes a `kp.ModelParallel`, one without a `kp.DataParallel`. Calls `kp.init()`.
 
     Args:
         name_or_path: a name in the catalogue, such as "gpt2", or the path of a file, which ends in ".toml".
@@ -36,8 +39,13 @@ def load_strategy(
             sizes of the file's axes, by name, as in `{"batch": 2, "model": 2}`, or in the file's order, as in `(2, 2)`.
             One size may be -1, which is all ranks that are left; an axis that a dict leaves out has it too.
 
+    Returns:
+        The strategy, to be set by its `scope()` or by `keras.distribution.set_distribution`.
+
     Raises:
         ValueError: there is no such strategy, its file is wrong, or the mesh does not fit the file or the ranks.
+
+    Costs two all-gathers of some kilobytes if it divides weights, and else no collective.
     """
     file = find(name_or_path)
     strategy = read_strategy(file)

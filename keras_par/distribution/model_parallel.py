@@ -14,21 +14,25 @@ from keras_par.seam.variables.layouts import mesh_of
 class ModelParallel(keras.distribution.ModelParallel):
     """Trains a model too large for one rank, with the result that one process would have on the same global batches.
 
-    ```python
-    mesh = keras.distribution.DeviceMesh((2, 4), ("batch", "model"))
-    layout_map = keras.distribution.LayoutMap(mesh)
-    layout_map[".*dense.*kernel"] = (None, "model")
-    strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
-    with strategy.scope():
-        model = keras.Sequential([...])
-        model.compile("adam", "mse")
-    model.fit(x, y, batch_size=64)  # 64 rows over the 2 places of the batch axis
-    ```
+    Example:
+        ```python
+        kp.init()  # before the mesh, which is of all ranks
+        mesh = keras.distribution.DeviceMesh((1, 2), ("batch", "model"))
+        layout_map = keras.distribution.LayoutMap(mesh)
+        layout_map[".*up/kernel"] = (None, "model")  # by columns
+        strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
+        with strategy.scope():
+            up = keras.layers.Dense(64, "relu", name="up")
+            model = keras.Sequential([keras.Input((8,)), up, keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        model.fit(np.ones((100, 8)), np.ones((100, 1)), batch_size=64)
+        kp.describe(model).variables[0].local_shape  # -> (8, 32)
+        ```
 
     Ranks fill the mesh row by row. A variable that a pattern of the layout map matches as a whole is divided as it
     says, and so is the optimizer's state for it. Operations compute on shards where they can (see
     docs/model-parallel.md), else variables and tensors are made whole first: the result is the same, what it costs is
-    not. Creating it calls `kp.init()` and costs two all-gathers of a few bytes.
+    not. Creating it calls `kp.init()`.
 
     Args:
         layout_map: as Keras has it; its mesh holds all ranks, each once.
@@ -41,6 +45,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
         custom_loss: "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
         reduce_by: the way of sums over all ranks, see `kp.DataParallel`.
+        sync_batch_norm: True makes every `BatchNormalization` a synchronized one, see `kp.DataParallel`.
         recompute: patterns of layers to be computed again in the backward pass, see `kp.DataParallel`.
         zero: 1, 2 or 3 divides more among the ranks with other rows, beside what the layout divides, see
             `kp.DataParallel`.
@@ -48,11 +53,14 @@ class ModelParallel(keras.distribution.ModelParallel):
         zero_ranks: how many neighbours along the batch axis divide one replica, see `kp.DataParallel`.
         propagate: True divides what follows, too: variables of which operations would take a part only, such as the
             bias of a kernel by columns and the kernel behind it, and results of products by rows. Variables that a
-            pattern is for stay as it says. Costs one trace and one broadcast of them before the first step.
+            pattern is for stay as it says. This takes one trace and one broadcast of them before the first step.
 
     Raises:
         ValueError: an option has no such value, or the mesh does not hold each rank once. Later, when a variable is
             made whose layout does not fit its shape, and before the first step, if a pattern matches nothing.
+
+    Costs two all-gathers of some kilobytes when it is created. See docs/model-parallel.md for what a layout costs in
+    each step, and docs/exactness.md for the rest; `kp.describe(model).collectives` lists all of it.
     """
 
     def __init__(

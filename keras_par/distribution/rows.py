@@ -12,12 +12,26 @@ from keras_par.sharding import step as steps
 def local_batch_size(batch_size: int) -> int:
     """This rank's rows of a global batch of so many.
 
+    Example:
+        ```python
+        with kp.DataParallel().scope():
+            inputs = keras.Input((5, 1), batch_size=kp.local_batch_size(64))
+            model = keras.Model(inputs, keras.layers.LSTM(4, stateful=True)(inputs))
+        model.input_shape  # -> (32, 5, 1)
+        kp.local_batch_size(65)  # -> 32 on rank 0, 33 on rank 1
+        ```
+
     For scripts that make noise of a constant shape in a `train_step`, and for layers that want the batch size when they
     are made, as stateful RNNs do. Where the script knows the batch, `ops.shape(x)[0]` says it without this. Works
-    inside of a step, under an active strategy, and without one, where all ranks have other rows. Costs no collective.
+    inside of a step, under an active strategy, and without one, where all ranks have other rows.
 
     Args:
         batch_size: rows of a batch on all ranks together, as `fit` takes it.
+
+    Returns:
+        A number of rows, all of them before `kp.init()`. It may be 0 where a batch has fewer rows than there are ranks.
+
+    Costs no collective.
     """
     step, strategy = steps.current(), keras.distribution.distribution()
     if step is None and not world.is_started():

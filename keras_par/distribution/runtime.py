@@ -19,6 +19,13 @@ from keras_par.seam.install import install
 def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
     """Starts the job: joins the other ranks of the launch, or none without a launcher. May be called again.
 
+    Example:
+        ```python
+        kp.init()
+        print(f"this is rank {kp.rank()} of {kp.size()}")
+        kp.size()  # -> 2
+        ```
+
     Under `keras-par run`, `horovodrun` or `mpirun` it starts Horovod, gives a rank with GPUs the one of its local
     rank, or DEVICE_ID's where that is set, and lets unseeded random generators begin alike. Without a launcher there
     is one rank, and neither Horovod nor MPI is loaded. Processes that a shell loop (RANK_SIZE, RANK_ID), torchrun
@@ -37,7 +44,7 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
         RuntimeError: the launch does not offer `engine`, numbered processes do not make one job or have an impossible
             DEVICE_ID, Horovod is missing or does not load, or this version of Keras is not supported.
 
-    Costs a few all-gathers of some bytes, the first time.
+    Costs a few all-gathers of some kilobytes the first time, and no collective later.
     """
     if seed not in ("shared", "own"):
         raise ValueError(f"keras-par: seed={seed!r} is unknown, use 'shared' or 'own'.")
@@ -55,32 +62,127 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job. Other ranks that still wait for this one get an error; happens by itself at exit."""
+    """Leaves the job, which happens by itself at exit. Other ranks that still wait for this one get an error.
+
+    Example:
+        ```python
+        kp.init()
+        is_first = kp.rank() == 0
+        kp.shutdown()  # from here on each process is by itself
+        is_first  # -> True on rank 0, False on rank 1
+        ```
+
+    Costs no collective.
+    """
     world.stop()
 
 
 def rank() -> int:
-    """This process's number among all ranks, from 0."""
+    """This process's number among all ranks, from 0.
+
+    Example:
+        ```python
+        kp.init()
+        if kp.rank() == 0:
+            print("once in the whole job")
+        kp.rank()  # -> 0 on rank 0, 1 on rank 1
+        ```
+
+    Returns:
+        A number from 0 to `kp.size() - 1`.
+
+    Raises:
+        RuntimeError: `kp.init()` was not called.
+
+    Costs no collective.
+    """
     return world.current().rank
 
 
 def size() -> int:
-    """Number of ranks in the job."""
+    """Number of ranks in the job.
+
+    Example:
+        ```python
+        kp.init()
+        batch_size = 32 * kp.size()  # of a global batch, with 32 rows on each rank
+        batch_size  # -> 64
+        ```
+
+    Returns:
+        A number, 1 without a launcher.
+
+    Raises:
+        RuntimeError: `kp.init()` was not called.
+
+    Costs no collective.
+    """
     return world.current().size
 
 
 def local_rank() -> int:
-    """This process's number among the ranks of its host, from 0."""
+    """This process's number among the ranks of its host, from 0.
+
+    Example:
+        ```python
+        kp.init()
+        if kp.local_rank() == 0:
+            np.save("table.npy", np.zeros(4))  # once on each host
+        kp.barrier()
+        np.load("table.npy").shape  # -> (4,)
+        ```
+
+    Returns:
+        A number from 0 to `kp.local_size() - 1`.
+
+    Raises:
+        RuntimeError: `kp.init()` was not called.
+
+    Costs no collective.
+    """
     return world.current().local_rank
 
 
 def local_size() -> int:
-    """Number of ranks on this host."""
+    """Number of ranks on this host.
+
+    Example:
+        ```python
+        import os
+
+        kp.init()
+        num_workers = max(1, os.cpu_count() // kp.local_size())  # this rank's share of the host's cores
+        kp.local_size()  # -> 2
+        ```
+
+    Returns:
+        A number from 1 to `kp.size()`.
+
+    Raises:
+        RuntimeError: `kp.init()` was not called.
+
+    Costs no collective.
+    """
     return world.current().local_size
 
 
 def barrier() -> None:
-    """Returns once every rank has called it. Costs one all-reduce of a scalar."""
+    """Returns once every rank has called it.
+
+    Example:
+        ```python
+        kp.init()
+        if kp.rank() == 0:
+            np.save("mean.npy", np.ones(3))
+        kp.barrier()  # the file is there
+        np.load("mean.npy").tolist()  # -> [1.0, 1.0, 1.0]
+        ```
+
+    Raises:
+        RuntimeError: `kp.init()` was not called.
+
+    Costs one all-reduce of a scalar.
+    """
     world.current().barrier("kp.barrier")
 
 

@@ -24,6 +24,13 @@ OPERATIONS = ("sum", "mean", "min", "max")
 def all_gather(x: Any) -> tf.Tensor:
     """The rows of all ranks, in the order of the global batch.
 
+    Example:
+        ```python
+        kp.init()
+        x = tf.fill([kp.rank() + 1, 2], float(kp.rank()))  # one row on rank 0, two rows on rank 1
+        kp.ops.all_gather(x).numpy().tolist()  # -> [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
+        ```
+
     Args:
         x: a tensor of which this rank has some rows, or some for each row of the batch; other dims are equal on all
             ranks.
@@ -41,7 +48,24 @@ def all_gather(x: Any) -> tf.Tensor:
 
 
 def row_offset(x: Any) -> tf.Tensor:
-    """The number in `all_gather(x)` of this rank's first row of `x`, a scalar of int64. Costs one all-gather of it."""
+    """The number in `all_gather(x)` of this rank's first row of `x`.
+
+    Example:
+        ```python
+        kp.init()
+        x = tf.ones([4 - kp.rank(), 2])  # four rows on rank 0, three rows on rank 1
+        own = kp.ops.row_offset(x) + tf.range(tf.shape(x, tf.int64)[0])  # this rank's rows in all_gather(x)
+        own.numpy().tolist()  # -> [0, 1, 2, 3] on rank 0, [4, 5, 6] on rank 1
+        ```
+
+    Args:
+        x: as `all_gather` has it.
+
+    Returns:
+        A scalar of int64, 0 with one rank.
+
+    Costs one all-gather of a number.
+    """
     tensor = tf.convert_to_tensor(x)
     group, name = place("row_offset")
     if group is None:
@@ -52,10 +76,22 @@ def row_offset(x: Any) -> tf.Tensor:
 def all_reduce(x: Any, op: ReduceOp = "sum") -> tf.Tensor:
     """The ranks' values reduced element by element.
 
+    Example:
+        ```python
+        kp.init()
+        x = tf.constant([1.0, 2.0]) * (kp.rank() + 1)
+        kp.ops.all_reduce(x).numpy().tolist()  # -> [3.0, 6.0]
+        kp.ops.all_reduce(x, "mean").numpy().tolist()  # -> [1.5, 3.0]
+        kp.ops.all_reduce(x, "max").numpy().tolist()  # -> [2.0, 4.0]
+        ```
+
     Args:
         x: a tensor of the same shape on all ranks.
         op: "sum", "min", "max", or "mean", which inside of a step counts each rank with its rows, so that the mean of
             the ranks' means is that of the batch.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, equal on all ranks.
 
     Raises:
         ValueError: `op` is unknown.
@@ -82,8 +118,18 @@ def all_reduce(x: Any, op: ReduceOp = "sum") -> tf.Tensor:
 def all_to_all(x: Any) -> tf.Tensor:
     """Sends the i-th of as many equal parts of dim 0 as there are ranks to rank i, and joins what arrives.
 
+    Example:
+        ```python
+        kp.init()
+        x = tf.range(4) + 10 * kp.rank()
+        kp.ops.all_to_all(x).numpy().tolist()  # -> [0, 1, 10, 11] on rank 0, [2, 3, 12, 13] on rank 1
+        ```
+
     Args:
         x: a tensor of the same shape on all ranks.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, the parts in the order of the ranks that they come from.
 
     Raises:
         ValueError: the number of ranks does not divide dim 0.
@@ -105,9 +151,19 @@ def all_to_all(x: Any) -> tf.Tensor:
 def broadcast(x: Any, root_rank: int = 0) -> tf.Tensor:
     """The tensor of rank `root_rank`, on all ranks.
 
+    Example:
+        ```python
+        kp.init()
+        x = tf.constant([1.0, 2.0]) * kp.rank()
+        kp.ops.broadcast(x, root_rank=1).numpy().tolist()  # -> [1.0, 2.0]
+        ```
+
     Args:
         x: a tensor of the same shape on all ranks.
         root_rank: among the ranks that have other rows, which are all in data parallel.
+
+    Returns:
+        A tensor of the shape and dtype of `x`, equal on all ranks.
 
     Raises:
         ValueError: there is no such rank.

@@ -15,10 +15,14 @@ Rule = Literal["linear", "sqrt"]
 def scaled(learning_rate: Rate, rule: Rule = "linear", size: int | None = None) -> Rate:
     """The learning rate, or schedule, of one rank made that of `size` ranks.
 
-    ```python
-    batch_size = 32 * kp.size()
-    optimizer = keras.optimizers.SGD(kp.schedules.scaled(0.1))
-    ```
+    Example:
+        ```python
+        kp.init()
+        batch_size = 32 * kp.size()
+        rate = kp.schedules.scaled(0.1)
+        rate  # -> 0.2
+        optimizer = keras.optimizers.SGD(rate)
+        ```
 
     It applies where the batch grows with the number of ranks. A batch in `fit` is the whole job's, so that is when
     you write `batch_size=32 * kp.size()`, or batch data that is sharded, such as `kp.data.shard`'s, by a number of
@@ -38,6 +42,8 @@ def scaled(learning_rate: Rate, rule: Rule = "linear", size: int | None = None) 
     Raises:
         ValueError: `rule` is unknown, or `size` less than 1.
         RuntimeError: `size` is None and `kp.init()` was not called.
+
+    Costs no collective.
     """
     if rule not in ("linear", "sqrt"):
         raise ValueError(f"keras-par: schedules.scaled(rule={rule!r}) is unknown, use 'linear' or 'sqrt'.")
@@ -50,18 +56,39 @@ def scaled(learning_rate: Rate, rule: Rule = "linear", size: int | None = None) 
 
 @keras.saving.register_keras_serializable(package="keras_par")
 class Scaled(LearningRateSchedule):
-    """`schedule` times `factor`, at each step; `scaled` makes it."""
+    """`schedule` times `factor`, at each step; `kp.schedules.scaled` makes it of a schedule.
+
+    Example:
+        ```python
+        decay = keras.optimizers.schedules.CosineDecay(0.25, decay_steps=100)
+        rate = kp.schedules.Scaled(decay, factor=2.0)
+        optimizer = keras.optimizers.SGD(rate)
+        float(rate(0))  # -> 0.5
+        ```
+
+    It can be saved with a model, and keeps the factor. To load such a model, first `import keras_par.schedules`.
+
+    Args:
+        schedule: a learning rate, or any Keras schedule.
+        factor: by which its rate is multiplied.
+        name: of the schedule.
+
+    Costs no collective.
+    """
 
     def __init__(self, schedule: Rate, factor: float, name: str = "Scaled"):
         super().__init__()
         self.schedule, self.factor, self.name = schedule, factor, name
 
     def __call__(self, step):
+        """The learning rate of a step, a scalar; steps count from 0."""
         return rate_at(self.schedule, step) * self.factor
 
     def get_config(self):
+        """What `from_config` makes the same schedule of, as JSON can carry it."""
         return {"schedule": to_config(self.schedule), "factor": float(self.factor), "name": self.name}
 
     @classmethod
     def from_config(cls, config):
+        """The schedule of which `get_config` gave this."""
         return cls(**{**config, "schedule": from_config(config["schedule"])})

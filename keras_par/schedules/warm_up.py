@@ -12,10 +12,14 @@ from keras_par.schedules.target import Rate, from_config, rate_at, to_config
 class WarmUp(LearningRateSchedule):
     """Climbs from `start` to `target` in `warmup_steps` steps, then follows `target`.
 
-    ```python
-    rate = kp.schedules.scaled(0.1)  # 0.1 for each rank
-    optimizer = keras.optimizers.SGD(kp.schedules.WarmUp(rate, warmup_steps=5 * steps_per_epoch, start=0.1))
-    ```
+    Example:
+        ```python
+        kp.init()
+        rate = kp.schedules.scaled(0.25)  # 0.25 for each rank
+        schedule = kp.schedules.WarmUp(rate, warmup_steps=10, start=0.25)
+        optimizer = keras.optimizers.SGD(schedule)
+        [float(schedule(step)) for step in (0, 5, 10, 100)]  # -> [0.25, 0.375, 0.5, 0.5]
+        ```
 
     This is the gradual warm-up of Goyal et al. 2017 (arXiv:1706.02677), section 2.2, and what Horovod's
     `LearningRateWarmupCallback` does, but at each step and in the optimizer: the rate of step t, counted from 0, is
@@ -33,6 +37,8 @@ class WarmUp(LearningRateSchedule):
 
     Raises:
         ValueError: `target` is of another kind, or `warmup_steps` is not at least 1.
+
+    Costs no collective.
     """
 
     def __init__(self, target: Rate, warmup_steps: int, start: float = 0.0, name: str = "WarmUp"):
@@ -44,6 +50,7 @@ class WarmUp(LearningRateSchedule):
         self.target, self.warmup_steps, self.start, self.name = target, warmup_steps, start, name
 
     def __call__(self, step):
+        """The learning rate of a step, a scalar; steps count from 0."""
         dtype = keras.config.floatx()
         start = keras.ops.cast(self.start, dtype)
         done = keras.ops.cast(step, dtype) / self.warmup_steps
@@ -51,6 +58,7 @@ class WarmUp(LearningRateSchedule):
         return keras.ops.where(step < self.warmup_steps, ramp, rate_at(self.target, step))
 
     def get_config(self):
+        """What `from_config` makes the same schedule of, as JSON can carry it."""
         return {
             "target": to_config(self.target),
             "warmup_steps": int(self.warmup_steps),
@@ -60,4 +68,5 @@ class WarmUp(LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config):
+        """The schedule of which `get_config` gave this."""
         return cls(**{**config, "target": from_config(config["target"])})

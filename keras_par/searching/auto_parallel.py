@@ -28,12 +28,16 @@ logger = logging.getLogger("keras_par")
 class AutoParallel(Plan, ModelParallel):
     """Searches when a model is first trained or evaluated how to divide it, divides it, and goes on.
 
-    ```python
-    keras.distribution.set_distribution(kp.AutoParallel(batch_size=256))
-    model = keras.Sequential([...])  # as it is
-    model.compile("adam", "mse")
-    model.fit(x, y, batch_size=256)
-    ```
+    Example:
+        ```python
+        strategy = kp.AutoParallel(batch_size=64, machine="cpu-cluster")
+        keras.distribution.set_distribution(strategy)
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])  # as it is
+        model.compile("adam", "mse")
+        model.fit(np.ones((100, 8)), np.ones((100, 1)), batch_size=64)  # searched and divided here
+        print(strategy.explain())
+        "batch 2 x model 1" in strategy.explain()  # -> True
+        ```
 
     The model is built whole on each rank, with the values that one process would give it. Rank 0 searches, and all
     ranks take their parts of the values. A model that does not fit into a rank's memory whole is for `kp.search`.
@@ -42,16 +46,20 @@ class AutoParallel(Plan, ModelParallel):
 
     Args:
         batch_size: rows of a global batch.
-        search: as `kp.search` has it, with the next five.
-        memory: of a rank.
-        mesh: the ranks by rows and by the other axes.
-        machine: what it is trained on.
-        input_shape: sizes that the model's inputs leave open.
-        axes: how many a mesh may have.
-        **options: as `kp.ModelParallel` has them.
+        search: "dynamic", "recursive", "propagation" or "exact", as `kp.search` has it, with the next five.
+        memory: of a rank, as "8GB" or in bytes; an equal part of the host's unless given.
+        mesh: the ranks by rows and by the other axes, as `(2, 4)`; any unless given.
+        machine: what it is trained on, a file or a name; the one that was measured here unless given.
+        input_shape: sizes of the inputs' dims that the model leaves open besides the rows, in their order.
+        axes: how many a mesh may have, 2 or 3.
+        **options: as `kp.ModelParallel` has them: `auto_shard_dataset`, `reduction`, `fusion_mb`, `compression`,
+            `broadcast_variables`, `remainder`, `custom_loss`, `reduce_by`, `propagate`, `sync_batch_norm`, `recompute`,
+            `zero`, `zero_min_kb` and `zero_ranks`.
 
     Raises:
         ValueError: at the first call, as `kp.search` does; and if the model is not built.
+
+    Costs two all-gathers of some kilobytes when it is created, and what `kp.search` costs at the first call of a model.
     """
 
     def __init__(

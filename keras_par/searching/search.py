@@ -75,18 +75,25 @@ def search(
 ) -> PlannedDataParallel | PlannedModelParallel:
     """The strategy that trains a model fastest on the ranks of this job, within the memory of each.
 
-    ```python
-    strategy = kp.search(build, batch_size=256, memory="8GB")
-    print(strategy.explain())
-    with strategy.scope():
-        model = build()
-    model.fit(...)
-    ```
+    Example:
+        ```python
+        def build():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+            return model
+
+        strategy = kp.search(build, batch_size=64, memory="8GB", machine="cpu-cluster")
+        print(strategy.explain())
+        with strategy.scope():
+            model = build()
+        model.fit(np.ones((100, 8)), np.ones((100, 1)), batch_size=64)
+        "batch 2 x model 1" in strategy.explain()  # -> True
+        ```
 
     Rank 0 traces what `build` makes, without making its weights, and searches; the others take what it found. Where
     this machine was not measured before, all ranks do that first (10 seconds), as `keras-par calibrate` does. Where
     nothing fits whole, it also looks at layers that are computed again, and at the stages of ZeRO (docs/zero.md).
-    Calls `kp.init()`, and costs two all-gathers of the plan.
+    Calls `kp.init()`.
 
     Args:
         build: makes the compiled model, with `Input`s.
@@ -100,9 +107,17 @@ def search(
         input_shape: sizes of the inputs' dims that the model leaves open besides the rows, in their order.
         axes: how many a mesh may have. With 3, a variable may be divided along two dims, and a search takes longer.
 
+    Returns:
+        The strategy, a `kp.DataParallel` or a `kp.ModelParallel` with two methods more. `explain()` gives the mesh,
+            the layouts, what each layer costs and why it is not another plan, as text. `save(path)` writes the file
+            that `kp.load_strategy` takes. Its attribute `plan` is what that file says.
+
     Raises:
         ValueError: nothing fits, which is said with the smallest number of ranks that does; an argument has no such
             value; a pattern matches no variable. The same on every rank.
+
+    Costs two all-gathers of the plan, two of some kilobytes if it divides weights, and two of a few bytes where no
+    machine is named.
     """
     init()
     asked = Asked(batch_size, search, memory, mesh, machine, layout, axes)

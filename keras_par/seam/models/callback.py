@@ -9,6 +9,25 @@ import keras
 class Callback(keras.callbacks.Callback):
     """A Keras callback that knows of ranks; the base class of this package's, and of your own if you like.
 
+    Example:
+        ```python
+        class SlowestEpoch(kp.callbacks.Callback):
+            acts_on_all_ranks = "SlowestEpoch"  # it asks the other ranks, so each must have it
+
+            def on_epoch_begin(self, epoch, logs=None):
+                self.began = tf.timestamp()
+
+            def on_epoch_end(self, epoch, logs=None):
+                self.seconds = float(kp.ops.all_reduce(tf.timestamp() - self.began, "max"))
+
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        slowest = SlowestEpoch()
+        model.fit(np.ones((100, 8)), np.ones((100, 1)), callbacks=[slowest])
+        slowest.seconds > 0  # -> True
+        ```
+
     Other callbacks may have these attributes and methods, too; only the names count.
 
     Attributes:
@@ -18,6 +37,9 @@ class Callback(keras.callbacks.Callback):
             summed after each step.
         every_rank_writes: True if each rank writes files of its own, where otherwise one writes for all.
         comes_after_memories: True if it is to be called after all callbacks that remember something.
+
+    Costs no collective by itself. A callback that has methods for single steps and does not say `reads_own_logs` costs
+    one all-reduce for each dtype of the metrics' state and one of a scalar at each step.
     """
 
     acts_on_all_ranks: str | None = None
