@@ -32,7 +32,8 @@ SAVE = "import os\nnp.savez(f'weights.{os.getpid()}.npz', *WEIGHTS)\n"
 OF_KERAS = SAVE.replace("WEIGHTS", "model.get_weights()")
 OF_DIVIDED = "assert any(row.local_shape != row.shape for row in kp.describe(model).variables)\n" + OF_KERAS
 OF_TORCH = "whole = [each.full_tensor() if hasattr(each, 'full_tensor') else each for each in model.parameters()]\n"
-OF_TORCH += SAVE.replace("WEIGHTS", "[each.detach().numpy().T for each in whole]")
+DESTROY = "dist.destroy_process_group()\n"
+OF_TORCH += SAVE.replace("WEIGHTS", "[each.detach().numpy().T for each in whole]") + DESTROY
 
 
 def tabs(name: str) -> dict[str, list[str]]:
@@ -103,8 +104,8 @@ def ended_at(code: str, word: str) -> str:
 
 
 def torch_loop(code: str) -> str:
-    """A script without its last line, after which there is no group that could gather weights."""
-    return in_place_of(code, "dist.destroy_process_group()\n", "")
+    """A script without its last line, which has to follow the gathering of weights: `OF_TORCH` ends with it."""
+    return in_place_of(code, DESTROY, "")
 
 
 def test_ddp_of_pytorch(both):
