@@ -34,6 +34,8 @@ OF_DIVIDED = "assert any(row.local_shape != row.shape for row in kp.describe(mod
 OF_TORCH = "whole = [each.full_tensor() if hasattr(each, 'full_tensor') else each for each in model.parameters()]\n"
 DESTROY = "dist.destroy_process_group()\n"
 OF_TORCH += SAVE.replace("WEIGHTS", "[each.detach().numpy().T for each in whole]") + DESTROY
+# Models keep their group, whose threads may abort a process that ends with Python (pytorch#190489).
+OF_TORCH += "os._exit(0)\n"
 
 
 def tabs(name: str) -> dict[str, list[str]]:
