@@ -32,10 +32,7 @@ SAVE = "import os\nnp.savez(f'weights.{os.getpid()}.npz', *WEIGHTS)\n"
 OF_KERAS = SAVE.replace("WEIGHTS", "model.get_weights()")
 OF_DIVIDED = "assert any(row.local_shape != row.shape for row in kp.describe(model).variables)\n" + OF_KERAS
 OF_TORCH = "whole = [each.full_tensor() if hasattr(each, 'full_tensor') else each for each in model.parameters()]\n"
-DESTROY = "dist.destroy_process_group()\n"
-OF_TORCH += SAVE.replace("WEIGHTS", "[each.detach().numpy().T for each in whole]") + DESTROY
-# Models keep their group, whose threads may abort a process that ends with Python (pytorch#190489).
-OF_TORCH += "os._exit(0)\n"
+OF_TORCH += SAVE.replace("WEIGHTS", "[each.detach().numpy().T for each in whole]")
 
 
 def tabs(name: str) -> dict[str, list[str]]:
@@ -106,8 +103,8 @@ def ended_at(code: str, word: str) -> str:
 
 
 def torch_loop(code: str) -> str:
-    """A script without its last line, which has to follow the gathering of weights: `OF_TORCH` ends with it."""
-    return in_place_of(code, DESTROY, "")
+    """A script without its last line, after which there is no group that could gather weights."""
+    return in_place_of(code, "dist.destroy_process_group()\n", "")
 
 
 def test_ddp_of_pytorch(both):
