@@ -13,7 +13,10 @@ from keras_par.launch.pip import InstallError
 
 SITE = Path(sysconfig.get_paths()["platlib"])
 TOOLKIT = "nvidia/cu13"  # of nvidia-cuda-nvcc and what it asks for; NVIDIA's packages of CUDA 12 have no compiler
-NCCL = "nvidia/nccl"  # of nvidia-nccl-cu12, which TensorFlow uses, too
+# TensorFlow's own CUDA: Horovod calls the runtime through TensorFlow's library, so that its headers count.
+RUNTIME = "nvidia/cuda_runtime"
+CORE = "nvidia/cuda_cccl"
+NCCL = "nvidia/nccl"
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,19 @@ def add_variables(environment: dict[str, str], cuda: Cuda, work: Path, site: Pat
     """Has Horovod's build, whose variables these are, use `cuda` and NCCL; links lie in `work` until it is done.
 
     Packages have libraries by the names that programs load, and not by those that linkers look for. NCCL is found again
-    from where Horovod's library lies, so that environments share a wheel; CUDA's runtime becomes a part of that.
+    from where Horovod's library lies, so that environments share a wheel.
     """
     environment |= {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": str(cuda.home)}
     environment["PATH"] = os.pathsep.join((str(cuda.home / "bin"), environment["PATH"]))
     if not cuda.is_own:
         return
-    libraries = [*(cuda.home / "lib").glob("libcudart.so.*"), site / NCCL / "lib" / "libnccl.so.2"]
-    for library in libraries:
+    for library in (site / RUNTIME / "lib" / "libcudart.so.12", site / NCCL / "lib" / "libnccl.so.2"):
         (work / f"{library.name.partition('.so')[0]}.so").symlink_to(library)
+    headers = [f"-I{site / package / 'include'}" for package in (RUNTIME, CORE)]
+    for name in ("CXXFLAGS", "CUDAFLAGS"):
+        environment[name] = " ".join([*headers, *environment.get(name, "").split()])
     environment |= {
-        "CMAKE_LIBRARY_PATH": os.pathsep.join((str(work), str(cuda.home / "lib"))),
+        "CMAKE_LIBRARY_PATH": str(work),
         "HOROVOD_NCCL_INCLUDE": str(site / NCCL / "include"),
         "HOROVOD_NCCL_LIB": str(work),
         "HOROVOD_NCCL_LINK": "shared",
