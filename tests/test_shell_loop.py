@@ -97,6 +97,29 @@ def test_init_refuses_what_is_no_job_and_takes_the_gpu_of_device_id(tmp_path):
     assert "1 rank took [('gpu 1', 'GPU')]" in job.output
 
 
+PINNED = """
+import tensorflow as tf
+import keras_par as kp
+
+taken = []
+tf.config.list_physical_devices = lambda kind=None: ["gpu 0", "gpu 1", "gpu 2"]
+tf.config.set_visible_devices = lambda device, kind: taken.append((device, kind))
+tf.config.experimental.set_memory_growth = lambda device, on: taken.append((device, on))
+kp.init()
+print(f"rank {kp.rank()} took {taken}\\n", end="", flush=True)
+"""
+
+
+def test_ranks_of_a_host_take_one_gpu_each(tmp_path):
+    """By stand-ins for GPUs."""
+    script = write_script(tmp_path, PINNED)
+    for variables, taken in (({}, (0, 1)), ({"DEVICE_ID": "2"}, (2, 2))):
+        job = start("mpirun", 2, script, **variables)
+        assert job.status == 0, job.output
+        for rank, gpu in enumerate(taken):
+            assert f"rank {rank} took [('gpu {gpu}', 'GPU'), ('gpu {gpu}', True)]" in job.output
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
@@ -158,6 +181,23 @@ def test_the_device_is_a_gpu_where_there_are_any():
     for value in ("4", "-1", "gpu"):
         with pytest.raises(RuntimeError, match=f"DEVICE_ID='{value}' is no whole number from 0 to 3.*4 GPU"):
             launch.device({"DEVICE_ID": value}, 4)
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "size", "taken"),
+    [
+        (None, 4, 4, [0, 1, 2, 3]),
+        (None, 8, 2, [0, 1]),
+        (None, 1, 2, [0, 0]),  # each process sees one of its own, by CUDA_VISIBLE_DEVICES
+        (3, 4, 2, [3, 3]),
+        (None, 0, 2, [None, None]),
+        (1, 0, 2, [None, None]),
+        (None, 2, 1, [None]),
+        (1, 2, 1, [1]),
+    ],
+)
+def test_what_each_rank_pins(device, num_gpus, size, taken):
+    assert [launch.own_gpu(device, num_gpus, rank, size) for rank in range(size)] == taken
 
 
 @pytest.fixture

@@ -29,10 +29,15 @@ def share(available: list[tuple[int, ...]], local_rank: int, local_size: int) ->
 
 def devices(folder: Path = Path("/dev")) -> int:
     """What a host can give ranks of their own: its NVIDIA GPUs, or where there are none the cores that it may use."""
-    gpus = [path for path in folder.glob("nvidia*") if path.name.removeprefix("nvidia").isdecimal()]
+    gpus = num_gpus(folder)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(gpus) if visible is None else min(len(gpus), len([name for name in visible.split(",") if name]))
+    count = gpus if visible is None else min(gpus, len([name for name in visible.split(",") if name]))
     return count or len(cores(os.sched_getaffinity(0)))
+
+
+def num_gpus(folder: Path = Path("/dev")) -> int:
+    """NVIDIA's GPUs of this host, also those that CUDA_VISIBLE_DEVICES hides."""
+    return sum(path.name.removeprefix("nvidia").isdecimal() for path in folder.glob("nvidia*"))
 
 
 def bind(local_rank: int, local_size: int) -> None:

@@ -192,10 +192,10 @@ def take_gpu(communicator: Communicator, device: int | None) -> None:
     Tested with stand-ins for GPUs only.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    if gpus and (communicator.size > 1 or device is not None):
-        own = gpus[communicator.local_rank % len(gpus) if device is None else device]
-        tf.config.set_visible_devices(own, "GPU")
-        tf.config.experimental.set_memory_growth(own, True)
+    own = launch.own_gpu(device, len(gpus), communicator.local_rank, communicator.size)
+    if own is not None:
+        tf.config.set_visible_devices(gpus[own], "GPU")
+        tf.config.experimental.set_memory_growth(gpus[own], True)
 
 
 def tell_versions(communicator: Communicator) -> None:

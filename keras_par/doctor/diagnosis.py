@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from keras_par.doctor import checks, host, installed, selftest
+from keras_par.doctor import checks, gpu, host, installed, selftest
 from keras_par.doctor.advice import Advice, advise, cycle_time
 from keras_par.doctor.checks import LAUNCHERS, NAMES, Finding
+from keras_par.doctor.gpu import Gpu
 from keras_par.doctor.host import Host
 from keras_par.doctor.installed import Installed, Loaded
 from keras_par.doctor.selftest import Outcome
@@ -18,6 +19,7 @@ class Report:
 
     installed: Installed
     host: Host
+    gpu: Gpu
     loaded: Loaded | None = None
     self_test: list[Outcome] = field(default_factory=list)
     recommended: Advice | None = None
@@ -31,7 +33,7 @@ class Report:
 
 def examine(engine: str | None, ranks: int, with_self_test: bool) -> Report:
     """Looks at everything, or at one `engine` alone; the self-test has `ranks` ranks and waits for repairs."""
-    report = Report(installed.find(), host.measure())
+    report = Report(installed.find(), host.measure(), gpu.find())
     for check in (checks.check_versions, checks.check_backend, checks.check_horovod, checks.check_ssh):
         report.findings += check(report.installed)
     with Console(stderr=True).status("Loading TensorFlow and Horovod ...") as status:
@@ -51,6 +53,7 @@ def check_starting(report: Report, engine: str | None, ranks: int) -> None:
     """Checks what starting ranks needs, once it is known which engines Horovod has."""
     assert report.loaded is not None
     report.findings += checks.check_engines(report.installed, report.loaded, engine)
+    report.findings += gpu.check(report.gpu, report.installed, report.loaded)
     if "mpi" in usable_engines(report, engine):
         most = max(ranks, advise(report.host, "mpi").ranks)
         report.findings += checks.check_root(report.installed)

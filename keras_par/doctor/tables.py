@@ -18,7 +18,7 @@ def show(report: Report, with_self_test: bool) -> None:
     console = Console(highlight=False)
     show_pairs(console, "Versions", versions(report))
     show_pairs(console, "Commands", {name: path or "not found" for name, path in report.installed.commands.items()})
-    show_pairs(console, "This host", host_facts(report.host))
+    show_pairs(console, "This host", host_facts(report.host) | {"GPUs": gpus(report)})
     show_self_test(console, report, with_self_test)
     if report.recommended:
         show_pairs(console, "Recommended", recommendation(report.recommended))
@@ -72,6 +72,15 @@ def host_facts(host: Host) -> dict[str, str]:
         "memory": f"{host.memory / GIB:.1f} GiB, {host.memory_available / GIB:.1f} GiB available",
         "/dev/shm": f"{host.shm / MIB:.0f} MiB, {host.shm_free / MIB:.0f} MiB free",
     }
+
+
+def gpus(report: Report) -> str:
+    """NVIDIA's GPUs, and who sees them."""
+    if not report.gpu.devices:
+        return "none"
+    driver = f"the driver knows CUDA {report.gpu.driver}" if report.gpu.driver else "no driver"
+    seen = "" if report.loaded is None else f", TensorFlow sees {report.loaded.gpus}"
+    return f"{report.gpu.devices}, {driver}{seen}"
 
 
 def show_self_test(console: Console, report: Report, with_self_test: bool) -> None:

