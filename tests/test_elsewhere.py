@@ -33,6 +33,8 @@ OF_KERAS = SAVE.replace("WEIGHTS", "model.get_weights()")
 OF_DIVIDED = "assert any(row.local_shape != row.shape for row in kp.describe(model).variables)\n" + OF_KERAS
 OF_TORCH = "whole = [each.full_tensor() if hasattr(each, 'full_tensor') else each for each in model.parameters()]\n"
 OF_TORCH += SAVE.replace("WEIGHTS", "[each.detach().numpy().T for each in whole]")
+# The threads of a group may abort a process that ends as Python does, also behind this call (pytorch#190489).
+OF_TORCH += "dist.barrier()\ndist.destroy_process_group()\nos._exit(0)\n"
 
 
 def tabs(name: str) -> dict[str, list[str]]:
