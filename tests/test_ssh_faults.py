@@ -65,7 +65,7 @@ def test_a_rank_that_hangs(trouble, engine, job, tmp_path):
     [hang] = of_kind(tmp_path / "out", "hang")
     assert ended.status == 0 and hang["rank"] == 1
     assert {"stop": "is stopped by a signal", "loop": "is in a callback"}[trouble] in hang["text"]
-    assert f"on host {SECOND}" in hang["text"]
+    assert f"; rank 1 is on host {SECOND}" in hang["text"]
     assert 2 < hang["time"] - began(trouble, ended) < 9
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from keras_par.agent import leftovers, wire
 from keras_par.agent.installed import installed
+from keras_par.agent.knocks import ANSWER_SECONDS, Knocks
 from keras_par.agent.lines import Lines
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
@@ -224,6 +225,8 @@ class Agent:
             self._terminate()
         elif "stacks" in order:
             self._send_stacks()
+        elif "knock" in order:
+            self._knock(order["knock"])
         elif "pause" in order:
             self._pause()
         elif "stop_before" in order:
@@ -239,6 +242,10 @@ class Agent:
     def _send_stacks(self) -> None:
         self._process.request_stacks()
         self._after(STACK_SECONDS, lambda: self._channel.send({"stacks": readable_stacks(self._process.new_stacks())}))
+
+    def _knock(self, addresses: dict[str, list]) -> None:
+        knocks = Knocks(addresses)
+        self._after(ANSWER_SECONDS, lambda: self._channel.send({"unanswered": knocks.unanswered()}))
 
     def _pause(self) -> None:
         self._process.page.pause = 1

@@ -36,6 +36,12 @@ class Channel:
     def fileno(self) -> int:
         return self._connection.fileno()
 
+    @property
+    def peer(self) -> tuple[str, int]:
+        """The address and port of the other end."""
+        with socket.socket(fileno=os.dup(self.fileno())) as own:
+            return own.getpeername()
+
     def close(self) -> None:
         self._connection.close()
 

@@ -63,15 +63,18 @@ class Hosts:
             run("tc", "-n", space, "qdisc", "delete", "dev", end, "root")
         return lost
 
-    def part(self, one: str, other: str) -> None:
-        """Keeps two hosts from reaching each other, while all others reach both."""
-        for here, there in ((one, other), (other, one)):
-            run("ip", "-n", here, "route", "add", "blackhole", self.address(there))
+    def part(self, *hosts: str) -> None:
+        """Keeps hosts from reaching each other, while all others reach them."""
+        self._isolate(hosts, "on")
 
-    def join(self, one: str, other: str) -> None:
+    def join(self, *hosts: str) -> None:
         """Lets them reach each other again."""
-        for here, there in ((one, other), (other, one)):
-            run("ip", "-n", here, "route", "delete", "blackhole", self.address(there))
+        self._isolate(hosts, "off")
+
+    def _isolate(self, hosts: Sequence[str], how: str) -> None:
+        for host in hosts:
+            port = f"kp-{self.names.index(host)}"
+            run("ip", "-n", SWITCH, "link", "set", "dev", port, "type", "bridge_slave", "isolated", how)
 
     def address(self, host: str) -> str:
         """Of a host on the switch."""
