@@ -1,4 +1,4 @@
-"""Asks the hosts of a job which others answer them: where two do not reach each other, ranks of all others hang, too."""
+"""Asks the hosts of a job which others answer them: if two do not reach each other, the ranks of all others wait."""
 
 import contextlib
 import itertools
