@@ -118,17 +118,27 @@ def test_a_slow_link_that_loses_packets_changes_nothing(engine, trio, job, one_h
     assert lost > 100
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_hosts_that_find_a_loopback_address_for_their_own_names(engine, trio, job, one_host):
-    """As Debian's installer sets it."""
+@pytest.fixture
+def as_debian_has_it(trio):
+    """Hosts that find a loopback address for their own names."""
     for name in NAMES:
         trio.name_itself(name, "127.0.1.1")
-    try:
-        ended = job("--engine", engine, *TOGETHER, program("train"), "none", 1).wait()
-    finally:
-        for name in NAMES:
-            trio.name_itself(name, trio.address(name))
-    assert weights(ended) == one_host()
+    yield
+    for name in NAMES:
+        trio.name_itself(name, trio.address(name))
+
+
+def test_over_mpi_hosts_may_find_a_loopback_address_for_their_names(as_debian_has_it, job, one_host):
+    assert weights(job("--engine", "mpi", *TOGETHER, program("train"), "none", 1).wait()) == one_host()
+    ended = job("--engine", "mpi", *TOGETHER, program("train"), "none", 1, "error@9").wait()
+    assert f"Rank 1 on host {SECOND} exited with status 1, at step 9 of epoch 1" in ended.last_panel
+    assert "Then rank 0 exited with status 1" in ended.last_panel
+
+
+def test_over_gloo_they_are_told_how_to_change_that(as_debian_has_it, job):
+    ended = job("--engine", "gloo", *TOGETHER, program("train"), "none", 1).wait(60)
+    assert ended.status == 1 and "the job did not start" in ended.last_panel
+    assert re.search(r"Host kp-ssh-\d finds 127\.0\.1\.1 for its own name, where Horovod's Gloo", ended.last_panel)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -23,6 +23,7 @@ from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
 from keras_par.agent.states import FAULTS, Exit, State, as_message
 from keras_par.agent.traceback_text import readable_stacks, summarize
+from keras_par.base.addresses import own_address
 from keras_par.base.rank_variables import number
 from keras_par.cluster.binding import bind
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = number("rank")
     session = os.environ.get(leftovers.SESSION)
     about = {"host": socket.gethostname(), "pid": os.getpid(), "installed": installed(), "time": time.time()}
-    channel.send({"hello": rank, "session": session, **about})
+    channel.send({"hello": rank, "session": session, "own_address": own_address(), **about})
     job = channel.receive()
     if job is not None:
         Agent(rank, arguments.command, job, channel).run()
