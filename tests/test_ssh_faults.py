@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT),
 ]
-FIRST, SECOND, THIRD = NAMES = ("kp-ssh-0", "kp-ssh-1", "kp-ssh-2")
+FIRST, SECOND, THIRD = NAMES = ("kp-fault-0", "kp-fault-1", "kp-fault-2")
 ENGINES = ("mpi", "gloo")
 TOGETHER = ("-H", f"{FIRST}:1,{SECOND}:1")
 

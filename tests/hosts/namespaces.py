@@ -1,19 +1,16 @@
 """Hosts that one machine plays: network namespaces with names and addresses of their own, joined by a switch."""
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-SWITCH = "kp-switch"
+SWITCH = "kp-switch"  # a bridge, in a namespace of its own
 CABLE = "kp-cable"  # what each host calls its end
 FILES = Path("/etc/netns")  # `ip netns exec` shows what is below the host's name there as /etc
-LOCK = Path(tempfile.gettempdir()) / "kp-hosts.lock"  # there is one switch
 ONLY_ROOT = "Hosts are network namespaces, which only root may make: start this as root."
 
 
@@ -26,6 +23,7 @@ class Hosts:
 
     def __init__(self, names: Sequence[str]):
         self.names = tuple(names)
+        self.switch = f"{names[0]}-switch"  # several sets of hosts may be up at once
 
     def start(self, host: str, command: Sequence[str], environment: Mapping[str, str], **options) -> subprocess.Popen:
         """Starts a command on a host; `options` are of Popen."""
@@ -53,11 +51,11 @@ class Hosts:
         limit = ["rate", f"{megabits}mbit", "burst", burst, "latency", f"{milliseconds}ms"]
         number = self.names.index(host)
         run("tc", "-n", host, "qdisc", "replace", "dev", CABLE, "root", "tbf", *limit)
-        run("tc", "-n", SWITCH, "qdisc", "replace", "dev", f"kp-{number}", "root", "tbf", *limit)
+        run("tc", "-n", self.switch, "qdisc", "replace", "dev", f"kp-{number}", "root", "tbf", *limit)
 
     def free(self, host: str) -> int:
         """Takes the limit away; returns the number of packets that were lost by it."""
-        ends = (host, CABLE), (SWITCH, f"kp-{self.names.index(host)}")
+        ends = (host, CABLE), (self.switch, f"kp-{self.names.index(host)}")
         lost = sum(num_lost(*end) for end in ends)
         for space, end in ends:
             run("tc", "-n", space, "qdisc", "delete", "dev", end, "root")
@@ -74,7 +72,7 @@ class Hosts:
     def _isolate(self, hosts: Sequence[str], how: str) -> None:
         for host in hosts:
             port = f"kp-{self.names.index(host)}"
-            run("ip", "-n", SWITCH, "link", "set", "dev", port, "type", "bridge_slave", "isolated", how)
+            run("ip", "-n", self.switch, "link", "set", "dev", port, "type", "bridge_slave", "isolated", how)
 
     def address(self, host: str) -> str:
         """Of a host on the switch."""
@@ -86,11 +84,11 @@ class Hosts:
 
     def unplug(self, host: str) -> None:
         """Pulls a host's cable."""
-        run("ip", "-n", SWITCH, "link", "set", f"kp-{self.names.index(host)}", "down")
+        run("ip", "-n", self.switch, "link", "set", f"kp-{self.names.index(host)}", "down")
 
     def plug(self, host: str) -> None:
         """Puts the cable back."""
-        run("ip", "-n", SWITCH, "link", "set", f"kp-{self.names.index(host)}", "up")
+        run("ip", "-n", self.switch, "link", "set", f"kp-{self.names.index(host)}", "up")
 
     def lose(self, host: str, kept: Collection[int] = ()) -> None:
         """Cuts a host's power: nothing of it is sent any more, not even that its connections end.
@@ -124,18 +122,16 @@ def hosts(*names: str) -> Iterator[Hosts]:
     if os.geteuid():
         raise RuntimeError(ONLY_ROOT)
     made = Hosts(names)
-    with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    remove(made)
+    try:
+        run("ip", "netns", "add", made.switch)
+        run("ip", "-n", made.switch, "link", "add", SWITCH, "type", "bridge")
+        run("ip", "-n", made.switch, "link", "set", SWITCH, "up")
+        for name in names:
+            add(made, name)
+        yield made
+    finally:
         remove(made)
-        try:
-            run("ip", "netns", "add", SWITCH)
-            run("ip", "-n", SWITCH, "link", "add", SWITCH, "type", "bridge")
-            run("ip", "-n", SWITCH, "link", "set", SWITCH, "up")
-            for name in names:
-                add(made, name)
-            yield made
-        finally:
-            remove(made)
 
 
 def add(made: Hosts, name: str) -> None:
@@ -145,10 +141,10 @@ def add(made: Hosts, name: str) -> None:
     run("ip", "netns", "add", name)
     run("ip", "-n", name, "link", "set", "lo", "up")
     port = f"kp-{made.names.index(name)}"
-    run("ip", "link", "add", CABLE, "netns", name, "type", "veth", "peer", "name", port, "netns", SWITCH)
+    run("ip", "link", "add", CABLE, "netns", name, "type", "veth", "peer", "name", port, "netns", made.switch)
     run("ip", "-n", name, "address", "add", f"{made.address(name)}/24", "dev", CABLE)
     run("ip", "-n", name, "link", "set", CABLE, "up")
-    run("ip", "-n", SWITCH, "link", "set", port, "master", SWITCH, "up")
+    run("ip", "-n", made.switch, "link", "set", port, "master", SWITCH, "up")
 
 
 def write_names(host: str, addresses: Mapping[str, str]) -> None:
@@ -159,7 +155,7 @@ def write_names(host: str, addresses: Mapping[str, str]) -> None:
 
 def remove(made: Hosts) -> None:
     """Takes the hosts away with all that runs on them, if they are there."""
-    for name in (*made.names, SWITCH):
+    for name in (*made.names, made.switch):
         made.end(name)
         subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
     for name in made.names:
