@@ -43,6 +43,6 @@ def lost_in_gloo(host: str, address: str) -> str | None:
     if not address.startswith(NO_OTHERS):
         return None
     return (
-        f"host {host} finds {address} for its own name, where Horovod's Gloo would wait for other hosts in vain: give "
+        f"Host {host} finds {address} for its own name, where Horovod's Gloo would wait for other hosts in vain: give "
         "the name its network address in that host's /etc/hosts, or let MPI connect the ranks."
     )

@@ -84,10 +84,10 @@ class Register:
     def _all_there(self) -> dict[str, Any]:
         entries = [self._entries[rank] for rank in range(self._size)]
         away = [entry.reached for entry in entries if not entry.reached.startswith("127.")]
-        lost = [lost_in_gloo(entry.host, entry.own_address) for entry in entries]
         hosts = [entry.host for entry in entries]
-        if away and any(lost) and len(set(hosts)) > 1:
-            return {"refused": f"keras-par: {next(filter(None, lost))}"}
+        for entry in entries if away and len(set(hosts)) > 1 else ():
+            if lost := lost_in_gloo(entry.host, entry.own_address):
+                return {"refused": f"keras-par: {lost}"}
         self._complete(hosts)
         return {"hosts": hosts, "address": away[0] if away else "127.0.0.1"}
 

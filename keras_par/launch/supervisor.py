@@ -186,7 +186,7 @@ class Supervisor:
         """Why a host cannot take part, one sentence; None if it can."""
         is_over_gloo = self._plan.engine == "gloo" and not self._plan.is_one_host
         lost = lost_in_gloo(host, hello["own_address"]) if is_over_gloo else None
-        return difference(host, hello["installed"], self._installed) or (lost and lost[0].upper() + lost[1:])
+        return difference(host, hello["installed"], self._installed) or lost
 
     def _refuse(self, channel: wire.Channel, refusal: str) -> None:
         """Ends the job before it begins; agents that are still to come are sent away, too."""
