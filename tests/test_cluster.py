@@ -300,8 +300,8 @@ with open(os.path.join(os.path.dirname(sys.argv[0]), "log"), "a") as log:
     print(*sys.argv[1:], file=log)
 host = sys.argv[-2]
 if host.startswith("bad"):
-    sys.exit(f"Warning: something else\\nssh: connect to host {host} port 22: No route to host\\r")
-sys.exit(255 if host.startswith("mute") else 0)
+    print(f"Warning: something else\\nssh: connect to host {host} port 22: No route to host\\r", file=sys.stderr)
+sys.exit(255 if host.startswith(("mute", "bad")) else 1 if host.startswith("bare") else 0)
 """
 
 
@@ -315,8 +315,8 @@ def ssh_log(tmp_path, monkeypatch):
 def test_hosts_are_reached_by_ssh_once_each(ssh_log):
     reach.require_reachable(["good1.invalid", "good2.invalid", "localhost", "good1.invalid"])
     assert sorted(ssh_log.read_text().splitlines()) == [
-        "-o BatchMode=yes -o ConnectTimeout=5 good1.invalid true",
-        "-o BatchMode=yes -o ConnectTimeout=5 good2.invalid true",
+        "-o BatchMode=yes -o ConnectTimeout=5 good1.invalid test -x " + sys.executable,
+        "-o BatchMode=yes -o ConnectTimeout=5 good2.invalid test -x " + sys.executable,
     ]
 
 
@@ -326,6 +326,11 @@ def test_the_first_host_out_of_reach_is_named(ssh_log):
     sentence = refused(reach.require_reachable, ["good.invalid", "bad.invalid", "mute.invalid"])
     assert "host bad.invalid cannot be reached (ssh: connect to host bad.invalid port 22: No route to host)" in sentence
     assert "'ssh bad.invalid true' works without a password" in sentence
+
+
+def test_a_host_without_this_python_is_named(ssh_log):
+    sentence = refused(reach.require_reachable, ["good.invalid", "bare.invalid"])
+    assert f"host bare.invalid has no {sys.executable}: install the same environment there at the same path" in sentence
 
 
 def test_local_hosts_need_no_ssh(ssh_log):

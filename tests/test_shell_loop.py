@@ -279,7 +279,7 @@ def test_ranks_connect_by_the_address_that_other_hosts_reach():
 def test_a_host_that_gloo_cannot_reach_by_its_name_is_named_on_all_ranks(own_address):
     told, completed = enter_three(own_address)
     assert told[2] == told[3]
-    assert f"host node-2 finds {own_address} for its own name" in told[2]["refused"]
+    assert f"Host node-2 finds {own_address} for its own name" in told[2]["refused"]
     assert not completed
 
 

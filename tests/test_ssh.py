@@ -1,4 +1,4 @@
-"""`keras-par run` over hosts that only ssh and the network join: the result is one process's, and troubles are named.
+"""`keras-par run` over hosts that only ssh and the network join: the result is one process's, what is wrong is said.
 
 The hosts are network namespaces with OpenSSH servers of their own, which only root may make.
 """
@@ -6,206 +6,244 @@ The hosts are network namespaces with OpenSSH servers of their own, which only r
 import json
 import os
 import re
-import signal
+import shutil
 import subprocess
-import time
+import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
-from tests.hosts.namespaces import ONLY_ROOT, address, hosts
-from tests.hosts.openssh import NOT_INSTALLED, SERVER, servers
-from tests.launcher import Job, of_kind, program, run
+from keras_par.base.version import VERSION
+from tests.hosts import jobs
+from tests.hosts.clock import clock_ahead
+from tests.hosts.namespaces import FILES, ONLY_ROOT, hosts
+from tests.hosts.openssh import NOT_INSTALLED, SERVER, server, servers
+from tests.launcher import Ended, program, run
+from tests.ranks.pool import REPOSITORY
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT),
 ]
-FIRST, SECOND = NAMES = ("kp-ssh-0", "kp-ssh-1")
+FIRST, SECOND, THIRD = NAMES = ("kp-ssh-0", "kp-ssh-1", "kp-ssh-2")
 ENGINES = ("mpi", "gloo")
 TOGETHER = ("-H", f"{FIRST}:1,{SECOND}:1")
-GONE_SECONDS = 5.0
+PORT = "2222"  # of a server with something that the others do not have
+WIDE = "512"  # units, whose gradients are longer than what a narrow link lets through at once
 
 
 @pytest.fixture(scope="module")
-def pair():
-    """Two hosts with OpenSSH servers."""
+def cluster():
+    """Three hosts with OpenSSH servers, and the folder of their keys."""
     assert Path(SERVER).exists(), NOT_INSTALLED
-    with hosts(*NAMES) as both, servers(both):
-        yield both
+    with hosts(*NAMES) as all_three, servers(all_three) as keys:
+        yield all_three, keys
+
+
+@pytest.fixture(scope="module")
+def trio(cluster):
+    return cluster[0]
 
 
 @pytest.fixture
-def job(pair):
-    """A function that starts a job on the first host; at the end nothing of it may be left on any host."""
-    before = {name: set(pair.pids(name)) for name in NAMES}
-    started = []
+def job(trio):
+    """A function that starts a job on the first host."""
+    with jobs.starter(trio) as start:
+        yield start
 
-    def start(*arguments, **variables) -> Job:
-        started.append(Job(*arguments, within=pair.within(FIRST), **variables))
-        return started[-1]
 
-    yield start
-    for each in started:
-        each.kill()
-    deadline = time.monotonic() + GONE_SECONDS
-    while left := {name: set(pair.pids(name)) - before[name] for name in NAMES}:
-        if not any(left.values()) or time.monotonic() > deadline:
-            break
-        time.sleep(0.1)
-    shown = [
-        subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True).stdout
-        for pids in left.values()
-        for pid in pids
-    ]
-    assert not any(left.values()), shown
+@pytest.fixture
+def another_server(cluster):
+    """A function that gives the second host one more server, see `server`."""
+    all_three, keys = cluster
+    return lambda *lines, **covers: server(all_three, SECOND, keys, int(PORT), lines, **covers)
 
 
 @pytest.fixture(scope="module")
 def one_host():
-    """What the ranks' last weights are where both ranks are on this host."""
-    ended = run("-np", 2, program("train"), "none", 1, KERAS_PAR_SHARED_MEMORY="0")
-    return weights(ended)
+    """A function that says what ranks' last weights are where all are on this host."""
+    known = {}
+
+    def weights_of(num_ranks=2, engine="mpi", width="4"):
+        place = (num_ranks, engine, width)
+        if place not in known:
+            options = ("-np", num_ranks, "--engine", engine)
+            known[place] = weights(run(*options, program("train"), "none", 1, KERAS_PAR_SHARED_MEMORY="0", WIDTH=width))
+        return known[place]
+
+    return weights_of
 
 
-def weights(ended) -> list[str]:
+def weights(ended: Ended) -> list[str]:
     """The hashes of the ranks' last weights."""
     assert ended.status == 0, ended.stderr
     return sorted(re.findall(r"\[\d\] weights (\w+)", ended.stdout))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("named", ["by -H", "by a host file", "by a rank table"])
-def test_ranks_train_over_hosts(engine, named, job, one_host, tmp_path):
+@pytest.mark.parametrize(
+    ("named", "engine"), [("by -H", "mpi"), ("by -H", "gloo"), ("by a host file", "mpi"), ("by a rank table", "gloo")]
+)
+def test_ranks_train_over_hosts(engine, named, trio, job, one_host, tmp_path):
     hostfile, table = tmp_path / "hosts", tmp_path / "table.json"
     hostfile.write_text(f"{FIRST} slots=1\n{SECOND} slots=1\n")
-    devices = [[{"device_id": "0", "device_ip": address(rank), "rank_id": str(rank)}] for rank in range(2)]
-    servers = [{"server_id": address(rank), "device": devices[rank]} for rank in range(2)]
-    table.write_text(json.dumps({"version": "1.0", "server_count": "2", "server_list": servers, "status": "completed"}))
+    addresses = [trio.address(name) for name in NAMES[:2]]
+    devices = [[{"device_id": "0", "device_ip": each, "rank_id": str(rank)}] for rank, each in enumerate(addresses)]
+    listed = [{"server_id": each, "device": devices[rank]} for rank, each in enumerate(addresses)]
+    table.write_text(json.dumps({"version": "1.0", "server_count": "2", "server_list": listed, "status": "completed"}))
     where = {"by -H": TOGETHER, "by a host file": ("--hostfile", hostfile), "by a rank table": ("--rank-table", table)}
-    ended = job("--engine", engine, *where[named], "--log-dir", tmp_path / "out", "--tee", program("train"), "none", 1)
-    ended = ended.wait()
-    assert weights(ended) == one_host
+    options = ("--engine", engine, *where[named], "--log-dir", tmp_path / "out", "--tee")
+    ended = job(*options, program("train"), "none", 1).wait()
+    assert weights(ended) == one_host()
     described = json.loads((tmp_path / "out" / "run.json").read_text())
     assert described["hosts"] == {"0": FIRST, "1": SECOND} and described["engine"] == engine
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_port_and_a_key_of_their_own(engine, pair, job, tmp_path):
+def test_ranks_train_over_three_hosts(engine, job, one_host):
+    listed = ",".join(f"{name}:1" for name in NAMES)
+    found = weights(job("--engine", engine, "-H", listed, program("train"), "none", 1).wait())
+    assert len(found) == 3 and found == one_host(3, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_slow_link_that_loses_packets_changes_nothing(engine, trio, job, one_host):
+    expected = one_host(width=WIDE)
+    trio.limit(SECOND, 20, "4kb", 1)
+    try:
+        ended = job("--engine", engine, *TOGETHER, program("train"), "none", 1, WIDTH=WIDE).wait()
+    finally:
+        lost = trio.free(SECOND)
+    assert weights(ended) == expected
+    assert lost > 100
+
+
+@pytest.fixture
+def as_debian_has_it(trio):
+    """Hosts that find a loopback address for their own names."""
+    for name in NAMES:
+        trio.name_itself(name, "127.0.1.1")
+    yield
+    for name in NAMES:
+        trio.name_itself(name, trio.address(name))
+
+
+def test_over_mpi_hosts_may_find_a_loopback_address_for_their_names(as_debian_has_it, job, one_host):
+    assert weights(job("--engine", "mpi", *TOGETHER, program("train"), "none", 1).wait()) == one_host()
+    ended = job("--engine", "mpi", *TOGETHER, program("train"), "none", 1, "error@9").wait()
+    assert f"Rank 1 on host {SECOND} exited with status 1, at step 9 of epoch 1" in ended.last_panel
+    assert "Then rank 0 exited with status 1" in ended.last_panel
+
+
+def test_over_gloo_they_are_told_how_to_change_that(as_debian_has_it, job):
+    ended = job("--engine", "gloo", *TOGETHER, program("train"), "none", 1).wait(60)
+    assert ended.status == 1 and "the job did not start" in ended.last_panel
+    assert re.search(r"Host kp-ssh-\d finds 127\.0\.1\.1 for its own name, where Horovod's Gloo", ended.last_panel)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_port_and_a_key_of_their_own(engine, another_server, job, tmp_path):
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    settings = tmp_path / "sshd_config"
-    settings.write_text(
-        f"HostKey {key}\nAuthorizedKeysFile {key}.pub\nPort 2222\nPermitRootLogin yes\nStrictModes no\nPidFile none\n"
-    )
-    server = pair.start(SECOND, [SERVER, "-D", "-f", str(settings)], os.environ)
-    try:
-        options = ("--engine", engine, *TOGETHER, "--ssh-port", "2222", "--ssh-identity-file", key)
-        ended = job(*options, "--env", "OWN=a b", "--env", "SHELLS", "env", SHELLS="of the shell").wait()
+    with another_server(f"AuthorizedKeysFile {key}.pub"):
+        options = ("--engine", engine, *TOGETHER, "--ssh-port", PORT)
+        given = ("--env", "OWN=a b", "--env", "SHELLS", "env")
+        ended = job(*options, "--ssh-identity-file", key, *given, SHELLS="of the shell").wait()
         assert ended.status == 0, ended.stderr
-        assert all(
-            f"[{rank}] {line}\n" in ended.stdout for rank in range(2) for line in ("OWN=a b", "SHELLS=of the shell")
-        )
-        ended = job("--engine", engine, *TOGETHER, "-p", "2223", "env").wait()
-        assert ended.status == 2
-        assert (
-            f"host {SECOND} cannot be reached (ssh: connect to host {SECOND} port 2223: Connection refused)"
-            in ended.stderr
-        )
-        assert f"'ssh -p 2223 {SECOND} true' works without a password" in ended.stderr
-    finally:
-        server.kill()
-        server.wait()
+        for rank in range(2):
+            assert f"[{rank}] OWN=a b\n" in ended.stdout and f"[{rank}] SHELLS=of the shell\n" in ended.stdout
+        refused(job(*options, "env"), f"host {SECOND} cannot be reached (", "Permission denied (publickey)", PORT)
 
 
-def test_a_host_that_is_off(pair, job):
-    pair.unplug(SECOND)
+def refused(started, *sayings: str) -> None:
+    """Fails unless a job ends at once, with these words in one sentence."""
+    ended = started.wait(30)
+    assert ended.status == 2 and len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+    for each in sayings:
+        assert each in ended.stderr
+
+
+def test_a_port_where_nobody_listens(job):
+    said = f"host {SECOND} cannot be reached (ssh: connect to host {SECOND} port 2223: Connection refused)"
+    refused(job(*TOGETHER, "-p", "2223", "env"), said, f"'ssh -p 2223 {SECOND} true' works without a password")
+
+
+def test_a_host_that_is_off(trio, job):
+    trio.unplug(SECOND)
     try:
-        ended = job(*TOGETHER, "env").wait(30)
+        refused(job(*TOGETHER, "env"), f"host {SECOND} cannot be reached (ssh: connect to host {SECOND} port 22: ")
     finally:
-        pair.plug(SECOND)
-    assert (
-        ended.status == 2
-        and f"host {SECOND} cannot be reached (ssh: connect to host {SECOND} port 22: " in ended.stderr
+        trio.plug(SECOND)
+
+
+def test_a_name_that_is_no_hosts(job):
+    name = "kp-nobody"
+    refused(
+        job("-H", f"{FIRST}:1,{name}:1", "env"),
+        f"host {name} cannot be reached (ssh: Could not resolve hostname {name}: ",
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_that_fails_on_another_host(engine, job):
-    ended = job("--engine", engine, *TOGETHER, program("train"), "none", 1, "error@9").wait()
-    assert ended.status == 1 and "rank 1 failed first" in ended.last_panel
-    assert f"Rank 1 on host {SECOND} exited with status 1, at step 9 of epoch 1" in ended.last_panel
-    assert "Error: ValueError: this is the trouble" in ended.last_panel
-    [began] = re.findall(r"trouble error at ([\d.]+)", ended.stdout)
-    assert ended.end - float(began) < 10
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_that_is_stopped_on_another_host(engine, job, tmp_path):
-    options = ("--engine", engine, "--hang-after", 3, "--log-dir", tmp_path / "out", "--tee")
-    ended = job(*options, *TOGETHER, program("train"), "none", 1, "stop@9").wait()
-    [hang] = of_kind(tmp_path / "out", "hang")
-    assert ended.status == 0 and hang["rank"] == 1 and "is stopped by a signal" in hang["text"]
-    assert f"on host {SECOND}" in hang["text"] or SECOND in ended.stderr
-    [began] = re.findall(r"trouble stop at ([\d.]+)", ended.stdout)
-    assert 2 < hang["time"] - float(began) < 9
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_ctrl_c_stops_ranks_on_all_hosts_after_the_same_step(engine, job, tmp_path):
-    training = job(
-        "--engine",
-        engine,
-        "--log-dir",
-        tmp_path / "out",
-        "--tee",
-        *TOGETHER,
-        program("train"),
-        tmp_path / "checkpoints",
-        20,
-    )
-    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
-    training.signal(signal.SIGINT)
-    ended = training.wait(30)
-    assert ended.status == 130 and re.search(r"stopped at step \d+ of epoch \d+ on all ranks, by SIGINT", ended.stderr)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("way", ["unplug", "lose"])
-def test_a_host_that_is_lost(engine, way, pair, job, tmp_path):
-    """Its cable is pulled, or its power cut: the launcher names it, and ends what is left on hosts that it reaches."""
-    servers_of_second = pair.pids(SECOND)
-    training = job(
-        "--engine",
-        engine,
-        "--log-dir",
-        tmp_path / "out",
-        "--tee",
-        *TOGETHER,
-        program("train"),
-        tmp_path / "checkpoints",
-        50,
-    )
-    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
-    lost = time.monotonic()
-    if way == "unplug":
-        pair.unplug(SECOND)
-    else:
-        pair.lose(SECOND, kept=servers_of_second)
+def test_a_host_that_was_never_met(trio, job):
+    """Whose own key this user has not accepted yet."""
+    settings = FILES / FIRST / "ssh" / "ssh_config"
+    known = settings.read_text()
+    settings.write_text(known.replace("StrictHostKeyChecking no", "StrictHostKeyChecking yes"))
     try:
-        ended = training.wait(120, leaves_nothing=False)
-        assert ended.status != 0 and f"on host {SECOND} vanished together with the agent" in ended.last_panel
-        assert time.monotonic() - lost < 75
-        deadline = time.monotonic() + 90
-        while any(is_rank(pid) for pid in pair.pids(SECOND)):
-            assert time.monotonic() < deadline, "ranks of the host that was cut off go on"
-            time.sleep(0.5)
+        refused(job(*TOGETHER, "env"), f"host {SECOND} cannot be reached (Host key verification failed.)")
     finally:
-        pair.plug(SECOND)
+        settings.write_text(known)
 
 
-def is_rank(pid: int) -> bool:
-    try:
-        return b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+def test_a_host_without_the_environment(another_server, job, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with another_server(covers={Path(sys.executable).parent: tmp_path / "empty"}):
+        refused(job(*TOGETHER, "-p", PORT, "env"), f"host {SECOND} has no {sys.executable}: install the same")
+
+
+def older(package: str, folder: Path) -> dict[Path, Path]:
+    """What covers a package so that it says to be an older one."""
+    if package == "keras-par":
+        path = REPOSITORY / "keras_par" / "base" / "version.py"
+        (folder / "version.py").write_text(path.read_text().replace(VERSION, "0.0.1"))
+        return {path: folder / "version.py"}
+    found = distribution(package)
+    path = Path(str(found.locate_file(f"{package}-{found.version}.dist-info")))
+    shutil.copytree(path, folder / "older")
+    metadata = folder / "older" / "METADATA"
+    metadata.write_text(metadata.read_text().replace(f"\nVersion: {found.version}\n", "\nVersion: 0.0.1\n"))
+    return {path: folder / "older"}
+
+
+@pytest.mark.parametrize(("package", "engine"), [("keras-par", "mpi"), ("horovod", "gloo")])
+def test_a_host_with_other_packages(package, engine, another_server, job, tmp_path):
+    with another_server(covers=older(package, tmp_path)):
+        ended = job("--engine", engine, *TOGETHER, "-p", PORT, program("train"), "none", 1).wait(60)
+    assert ended.status == 1 and "the job did not start" in ended.last_panel
+    assert f"Host {SECOND} has {package} 0.0.1, this host has " in ended.last_panel
+    assert "weights" not in ended.stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_host_without_the_script(engine, another_server, job, tmp_path):
+    for name in ("here", "empty"):
+        (tmp_path / name).mkdir()
+    script = shutil.copy(program("train"), tmp_path / "here")
+    with another_server(covers={tmp_path / "here": tmp_path / "empty"}):
+        ended = job("--engine", engine, *TOGETHER, "-p", PORT, script, "none", 1).wait(60)
+    assert ended.status == 2 and "rank 1 failed first" in ended.last_panel
+    assert f"Rank 1 on host {SECOND} exited with status 2" in ended.last_panel
+    assert "can't open file" in ended.last_panel and "No such file or directory" in ended.last_panel
+
+
+@pytest.mark.parametrize(("seconds", "engine"), [(1000, "mpi"), (-1000, "gloo")])
+def test_a_host_whose_clock_is_off(seconds, engine, another_server, job, tmp_path):
+    """Who failed first is known nevertheless."""
+    with another_server(f"SetEnv LD_PRELOAD={clock_ahead(seconds, tmp_path)}"):
+        options = ("--engine", engine, *TOGETHER, "-p", PORT)
+        ended = job(*options, program("train"), "none", 1, "error@9").wait(60)
+    how = "ahead of" if seconds > 0 else "behind"
+    [told] = re.findall(rf"the clock of host {SECOND} is (\d+) s {how} this host's", ended.stderr)
+    assert abs(int(told) - abs(seconds)) <= 1
+    assert ended.status == 1 and f"Rank 1 on host {SECOND} exited with status 1, at step 9" in ended.last_panel
+    assert ended.seconds < 40

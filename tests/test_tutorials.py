@@ -1,12 +1,18 @@
 """What the tutorials tell is done, and prints what they show."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from tests.hosts.namespaces import ONLY_ROOT, hosts
+from tests.hosts.openssh import NOT_INSTALLED, SERVER, servers
 from tests.ranks.pool import REPOSITORY
 from tests.tutorials import Change, Command, File, follow, require_printed, steps_of
 
 FOLDER = REPOSITORY / "docs" / "tutorials"
 PAGES = sorted(path.name for path in FOLDER.glob("[0-9]*.md"))
+OF_CLUSTERS = "7-a-cluster.md"
 QUICK = ("1-two-ranks.md",)
 
 PAGE = """
@@ -69,6 +75,19 @@ def test_a_change_of_what_is_not_there_once_is_found_out():
             change.of(text)
 
 
-@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each not in QUICK)) for each in PAGES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each not in QUICK)) for each in PAGES if each != OF_CLUSTERS],
+)
 def test_a_tutorial_tells_the_truth(name, tmp_path):
     assert follow((FOLDER / name).read_text(), tmp_path) > 0
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT)
+def test_the_tutorial_of_clusters_tells_the_truth(tmp_path):
+    assert Path(SERVER).exists(), NOT_INSTALLED
+    with hosts("node1", "node2") as pair, servers(pair):
+        before = {name: set(pair.pids(name)) for name in pair.names}
+        assert follow((FOLDER / OF_CLUSTERS).read_text(), tmp_path, pair.within("node1")) > 0
+        assert before == {name: set(pair.pids(name)) for name in pair.names}

@@ -12,6 +12,7 @@ import re
 import shlex
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,8 +104,13 @@ def commands_of(text: str) -> list[Command]:
     return found
 
 
-def follow(page: str, folder: Path) -> int:
+def follow(page: str, folder: Path, within: Sequence[str] = ()) -> int:
     """Does what a page tells, in a folder; returns the number of commands.
+
+    Args:
+        page: its text.
+        folder: the reader's.
+        within: a command that becomes each command of the page, which follows it.
 
     Raises:
         AssertionError: a command prints something else, or takes too long.
@@ -113,7 +119,7 @@ def follow(page: str, folder: Path) -> int:
     for step in steps_of(page):
         if isinstance(step, Command):
             commands += 1
-            require_printed(step, run(step.line, folder))
+            require_printed(step, run(step.line, folder, within))
         else:
             write(step, folder / step.name)
     return commands
@@ -124,11 +130,11 @@ def write(step: File | Change, path: Path) -> None:
     path.write_text(step.text if isinstance(step, File) else step.of(path.read_text()))
 
 
-def run(line: str, folder: Path) -> str:
+def run(line: str, folder: Path, within: Sequence[str]) -> str:
     """What a command prints, in the order in which a terminal shows it."""
     variables = environment(COLUMNS="100", PYTHONWARNINGS="", **WITH_EXTRAS)  # warnings of a tutorial are shown
     process = subprocess.Popen(
-        ["bash", "-c", line],
+        [*within, "bash", "-c", line],
         cwd=folder,
         env=variables,
         stdin=subprocess.DEVNULL,

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from keras_par.agent import leftovers, wire
 from keras_par.agent.installed import installed
+from keras_par.agent.knocks import ANSWER_SECONDS, Knocks
 from keras_par.agent.lines import Lines
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
 from keras_par.agent.states import FAULTS, Exit, State, as_message
 from keras_par.agent.traceback_text import readable_stacks, summarize
+from keras_par.base.addresses import own_address
 from keras_par.base.rank_variables import number
 from keras_par.cluster.binding import bind
 
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = number("rank")
     session = os.environ.get(leftovers.SESSION)
     about = {"host": socket.gethostname(), "pid": os.getpid(), "installed": installed(), "time": time.time()}
-    channel.send({"hello": rank, "session": session, **about})
+    channel.send({"hello": rank, "session": session, "own_address": own_address(), **about})
     job = channel.receive()
     if job is not None:
         Agent(rank, arguments.command, job, channel).run()
@@ -224,6 +226,8 @@ class Agent:
             self._terminate()
         elif "stacks" in order:
             self._send_stacks()
+        elif "knock" in order:
+            self._knock(order["knock"])
         elif "pause" in order:
             self._pause()
         elif "stop_before" in order:
@@ -239,6 +243,10 @@ class Agent:
     def _send_stacks(self) -> None:
         self._process.request_stacks()
         self._after(STACK_SECONDS, lambda: self._channel.send({"stacks": readable_stacks(self._process.new_stacks())}))
+
+    def _knock(self, addresses: dict[str, list]) -> None:
+        knocks = Knocks(addresses)
+        self._after(ANSWER_SECONDS, lambda: self._channel.send({"unanswered": knocks.unanswered()}))
 
     def _pause(self) -> None:
         self._process.page.pause = 1

@@ -10,6 +10,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
+from keras_par.base.addresses import own_addresses
+
 VARIABLE = "KERAS_PAR_LAUNCHER"  # how an agent reaches its launcher
 
 Message = dict[str, Any]
@@ -35,6 +37,12 @@ class Channel:
 
     def fileno(self) -> int:
         return self._connection.fileno()
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """The address and port of the other end."""
+        with socket.socket(fileno=os.dup(self.fileno())) as own:
+            return own.getpeername()
 
     def close(self) -> None:
         self._connection.close()
@@ -84,20 +92,6 @@ def parsed(line: str) -> Message:
         return json.loads(line)
     except ValueError:
         return {}
-
-
-def own_addresses() -> list[str]:
-    """The addresses of this host that other hosts may know it by, the likeliest first."""
-    import psutil
-
-    stats = psutil.net_if_stats()
-    found = [
-        address.address
-        for name, addresses in psutil.net_if_addrs().items()
-        for address in addresses
-        if address.family == socket.AF_INET and stats[name].isup and not address.address.startswith("127.")
-    ]
-    return [*found, "127.0.0.1"]
 
 
 def connect() -> Channel | None:

@@ -1,8 +1,9 @@
-"""Says which hosts are this machine, and which others ssh reaches, before a launcher waits for them in vain."""
+"""Says which hosts are this machine, and which others can have ranks, before a launcher waits for them in vain."""
 
 import shlex
 import socket
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from keras_par.cluster.hosts import ClusterError
 
 QUICK = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 SSH_SECONDS = 20
+NOT_THERE = 1  # the status of `test`; ssh's own is 255
+NO_PYTHON = f"there is no {sys.executable}"
 
 
 @dataclass(frozen=True)
@@ -57,29 +60,39 @@ def is_own(family: int, address: tuple) -> bool:
 
 
 def require_reachable(hosts: list[str], ssh: Ssh = AS_SET) -> None:
-    """Tries to run a command on every host that is not this machine, all at the same time.
+    """Looks for this Python on every host that is not this machine, on all at the same time.
 
     Raises:
-        ClusterError: ssh does not get there; names the first such host in the list and what ssh says.
+        ClusterError: ssh does not get there, or finds no such Python; names the first such host in the list.
     """
+    for host, reason in obstacles(hosts, ssh).items():
+        if reason == NO_PYTHON:
+            raise ClusterError(
+                f"keras-par: host {host} has no {sys.executable}: install the same environment there at the same path, "
+                "or let the hosts share its folder."
+            )
+        by_hand = shlex.join(["ssh", *ssh.arguments, host, "true"])
+        raise ClusterError(
+            f"keras-par: host {host} cannot be reached ({reason}): check its name, and that '{by_hand}' works "
+            "without a password."
+        )
+
+
+def obstacles(hosts: list[str], ssh: Ssh) -> dict[str, str]:
+    """Why hosts cannot have ranks, for those that cannot; all are tried at the same time."""
     others = list(dict.fromkeys(hosts))
     with ThreadPoolExecutor(min(len(others), 64) or 1) as threads:
-        for host, reason in zip(others, threads.map(lambda each: obstacle(each, ssh), others), strict=True):
-            if reason:
-                by_hand = shlex.join(["ssh", *ssh.arguments, host, "true"])
-                raise ClusterError(
-                    f"keras-par: host {host} cannot be reached ({reason}): check its name, and that '{by_hand}' works "
-                    "without a password."
-                )
+        found = zip(others, threads.map(lambda each: obstacle(each, ssh), others), strict=True)
+        return {host: reason for host, reason in found if reason is not None}
 
 
 def obstacle(host: str, ssh: Ssh) -> str | None:
-    """Why ssh does not reach `host`, in ssh's words; None if it does or the host is this machine."""
+    """Why `host` cannot have ranks, in ssh's words; None if it can or is this machine."""
     if is_local(host):
         return None
     try:
         result = subprocess.run(
-            ["ssh", *QUICK, *ssh.arguments, host, "true"],
+            ["ssh", *QUICK, *ssh.arguments, host, shlex.join(["test", "-x", sys.executable])],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -93,4 +106,6 @@ def obstacle(host: str, ssh: Ssh) -> str | None:
         return f"ssh got no answer within {SSH_SECONDS} s"
     if result.returncode == 0:
         return None
+    if result.returncode == NOT_THERE:
+        return NO_PYTHON
     return (result.stderr.strip().splitlines() or [f"ssh ended with status {result.returncode}"])[-1].strip()

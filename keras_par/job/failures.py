@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_par.base.addresses import own_addresses
 from keras_par.comm import world
 from keras_par.comm.agreed import AgreedError as AgreedError
 from keras_par.comm.communicator import Communicator
@@ -43,8 +44,9 @@ class FailureBoard:
         self._lock = threading.Lock()
         self._server: socketserver.ThreadingTCPServer | None = None
         own = self._serve(communicator) if self._rank == 0 else None
-        host, port, self.token = communicator.all_gather_object(own, "kp.failures")[0]
-        self._address = (host, port)
+        self._hosts, self._port, self.token = communicator.all_gather_object(own, "kp.failures")[0]
+        if self._rank > 0:
+            self._send(departures=self._rank)  # which finds the address that leads there
 
     def report(self, message: str) -> list[tuple[int, str]]:
         """Appends this rank's failure; returns all failures in the order of arrival, empty if rank 0 is gone."""
@@ -116,9 +118,8 @@ class FailureBoard:
             return self._tell_departures(request["departures"])
         return self._enter(**request)
 
-    def _serve(self, communicator: Communicator) -> tuple[str, int, str]:
+    def _serve(self, communicator: Communicator) -> tuple[list[str], int, str]:
         one_host = communicator.local_size == communicator.size
-        host = "127.0.0.1" if one_host else socket.gethostbyname(socket.gethostname())
         board = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -128,10 +129,10 @@ class FailureBoard:
                     self.wfile.write(json.dumps(board._answer(request)).encode())
 
         token = uuid.uuid4().hex
-        self._server = socketserver.ThreadingTCPServer((host, 0), Handler)
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1" if one_host else "", 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="kp-failures", daemon=True).start()
-        return host, self._server.server_address[1], token
+        return ["127.0.0.1"] if one_host else own_addresses(), self._server.server_address[1], token
 
     def _enter(self, round_: int, rank: int, failure: str | None) -> list[tuple[int, str]]:
         with self._lock:
@@ -151,13 +152,17 @@ class FailureBoard:
 
     def _send(self, **request) -> Any:
         """Rank 0's answer to a request, None if it is gone."""
-        try:
-            with socket.create_connection(self._address, timeout=HEARD_SECONDS) as connection:
-                connection.sendall(json.dumps({"token": self.token, **request}).encode() + b"\n")
-                answer = connection.makefile().read()
-        except OSError:
-            return None
-        return json.loads(answer) if answer else None
+        for host in self._hosts:
+            try:
+                with socket.create_connection((host, self._port), timeout=HEARD_SECONDS) as connection:
+                    connection.sendall(json.dumps({"token": self.token, **request}).encode() + b"\n")
+                    answer = connection.makefile().read()
+            except OSError:
+                continue
+            if answer:
+                self._hosts = [host]
+                return json.loads(answer)
+        return None
 
 
 _board: FailureBoard | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from keras_par.base.addresses import lost_in_gloo
 from keras_par.job.launch import MeetingPoint
 from keras_par.job.slots import slots
 
@@ -83,20 +84,12 @@ class Register:
     def _all_there(self) -> dict[str, Any]:
         entries = [self._entries[rank] for rank in range(self._size)]
         away = [entry.reached for entry in entries if not entry.reached.startswith("127.")]
-        lost = [entry for entry in entries if entry.own_address.startswith(("127.", "::1", "no "))]
         hosts = [entry.host for entry in entries]
-        if away and lost and len(set(hosts)) > 1:
-            return {"refused": out_of_reach(lost[0])}
+        for entry in entries if away and len(set(hosts)) > 1 else ():
+            if lost := lost_in_gloo(entry.host, entry.own_address):
+                return {"refused": f"keras-par: {lost}"}
         self._complete(hosts)
         return {"hosts": hosts, "address": away[0] if away else "127.0.0.1"}
-
-
-def out_of_reach(entry: Entry) -> str:
-    """Gloo takes the interface it is told for all but Horovod's process sets, for which it looks up the own name."""
-    return (
-        f"keras-par: host {entry.host} finds {entry.own_address} for its own name, where Horovod's Gloo would wait for "
-        "other hosts in vain: give the name its network address in that host's /etc/hosts."
-    )
 
 
 class Server:

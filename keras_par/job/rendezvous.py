@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from keras_par.base.addresses import own_address
 from keras_par.job import launch
 from keras_par.job.launch import MeetingPoint
 from keras_par.job.register import PATH, Server
@@ -57,13 +58,6 @@ def meet(rank: int, size: int, meeting: MeetingPoint, host: str = "") -> dict[st
             server.stop()
             raise
     return variables(slots(found["hosts"])[rank], found["address"], meeting.port)
-
-
-def own_address() -> str:
-    try:
-        return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
-    except OSError:
-        return "no address"
 
 
 def wait(enter: Callable[[], dict[str, Any]], rank: int, size: int, meeting: MeetingPoint) -> dict[str, Any]:

@@ -146,7 +146,11 @@ def names(states: Sequence[State]) -> str:
 
 
 def list_ranks(states: Sequence[State]) -> str:
-    numbers = ranks(states)
+    return list_numbers(ranks(states))
+
+
+def list_numbers(numbers: Sequence[int]) -> str:
+    """Ranks in words."""
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -1,5 +1,7 @@
 """Starts a job's ranks once, watches them through their agents, and ends all of them when one fails or hangs."""
 
+import contextlib
+import math
 import os
 import queue
 import signal
@@ -11,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import psutil
+
 from keras_par.agent import wire
 from keras_par.agent.installed import difference, installed
 from keras_par.agent.leftovers import remove_session
 from keras_par.agent.states import Exit, State, state_of
+from keras_par.base.addresses import lost_in_gloo
 from keras_par.launch import verdict
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import first_failure
@@ -30,7 +35,9 @@ ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some ra
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
-VANISHED_STATUS = REFUSED_STATUS = 1
+REFUSAL_SECONDS = 10.0  # from a host's refusal, for the agents of others to come
+VANISHED_STATUS = 1
+REFUSED_STATUS = 1
 SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
 CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
 DEAD_SECONDS = 6.0  # the same, when ranks are being ended
@@ -79,6 +86,7 @@ class Supervisor:
         self._is_terminating = self._has_hung = self._has_lost_engine = False
         self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
         self._refusal: str | None = None  # why this host's and another's ranks are no job
+        self._refused = -math.inf  # when
         self._clocks: set[str] = set()  # hosts whose clocks are off
         self._installed = installed()
         self._session: str | None = None  # the engine's folder, which one that is killed leaves
@@ -150,10 +158,8 @@ class Supervisor:
     def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
         rank, host = hello["hello"], hello["host"]
         self._session = hello["session"] if self._plan.is_one_host else None
-        if (differs := difference(host, hello["installed"], self._installed)) is not None:
-            self._refusal = self._refusal or differs
-            channel.close()
-            return self._end_ranks("kill")
+        if (refusal := self._refusal or self._fault_of(host, hello)) is not None:
+            return self._refuse(channel, refusal)
         member = self._members.of_rank[rank] = Member(channel, host, State(rank))
         if abs(hello["ahead"]) > CLOCK_SECONDS:
             member.ahead = hello["ahead"]
@@ -177,6 +183,19 @@ class Supervisor:
         if self._is_complete:
             self._describe()
 
+    def _fault_of(self, host: str, hello: wire.Message) -> str | None:
+        """Why a host cannot take part, one sentence; None if it can."""
+        is_over_gloo = self._plan.engine == "gloo" and not self._plan.is_one_host
+        lost = lost_in_gloo(host, hello["own_address"]) if is_over_gloo else None
+        return difference(host, hello["installed"], self._installed) or lost
+
+    def _refuse(self, channel: wire.Channel, refusal: str) -> None:
+        """Ends the job before it begins; agents that are still to come are sent away, too."""
+        channel.close()
+        if self._refusal is None:
+            self._refusal, self._refused = refusal, time.monotonic()
+            self._end_ranks("kill")
+
     def _note_clock(self, host: str, ahead: float) -> None:
         """Says once that a host's clock is off, which times in its logs are by."""
         if host not in self._clocks:
@@ -197,6 +216,8 @@ class Supervisor:
             self._note_end(Exit(**message["exit"]).by_clock_ahead(member.ahead))
         elif "stacks" in message:
             self._hang_watch.note_stacks(rank, message["stacks"])
+        elif "unanswered" in message:
+            self._hang_watch.note_unanswered(rank, message["unanswered"])
         elif "paused" in message and self._ending is not None:
             self._ending.note_pause(rank, message["paused"])
         elif "warning" in message:
@@ -281,7 +302,8 @@ class Supervisor:
     def _is_over(self) -> bool:
         if self._members.running:
             return False
-        return self._is_complete or self._engine.poll() is not None or self._is_terminating
+        is_awaited = time.monotonic() < self._refused + REFUSAL_SECONDS  # others, whom the engine has started
+        return self._is_complete or self._engine.poll() is not None or (self._is_terminating and not is_awaited)
 
     def _wait_for_engine(self) -> None:
         try:
@@ -290,8 +312,17 @@ class Supervisor:
             self._kill_engine()
 
     def _kill_engine(self) -> None:
+        """Ends the engine; on other hosts only itself can end what it has started there."""
+        if self._engine.poll() is None and not self._plan.is_one_host:
+            self._engine.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._engine.wait(END_SECONDS)
         if self._engine.poll() is None:
+            started = psutil.Process(self._engine.pid).children(recursive=True)
             os.killpg(self._engine.pid, signal.SIGKILL)
+            for each in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
             self._engine.wait()
             remove_session(self._session)
 

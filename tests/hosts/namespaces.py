@@ -1,13 +1,14 @@
 """Hosts that one machine plays: network namespaces with names and addresses of their own, joined by a switch."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-SWITCH = "kp-switch"
+SWITCH = "kp-switch"  # a bridge, in a namespace of its own
 CABLE = "kp-cable"  # what each host calls its end
 FILES = Path("/etc/netns")  # `ip netns exec` shows what is below the host's name there as /etc
 ONLY_ROOT = "Hosts are network namespaces, which only root may make: start this as root."
@@ -22,6 +23,7 @@ class Hosts:
 
     def __init__(self, names: Sequence[str]):
         self.names = tuple(names)
+        self.switch = f"{names[0]}-switch"  # several sets of hosts may be up at once
 
     def start(self, host: str, command: Sequence[str], environment: Mapping[str, str], **options) -> subprocess.Popen:
         """Starts a command on a host; `options` are of Popen."""
@@ -37,23 +39,56 @@ class Hosts:
         done = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True, check=False)
         return [int(pid) for pid in done.stdout.split()]
 
-    def limit(self, host: str, megabits: int) -> None:
-        """Has a host's cable carry no more in a second each way."""
-        limit = ["rate", f"{megabits}mbit", "burst", "256kb", "latency", "50ms"]
-        run("tc", "-n", host, "qdisc", "replace", "dev", CABLE, "root", "tbf", *limit)
+    def limit(self, host: str, megabits: int, burst: str = "256kb", milliseconds: int = 50) -> None:
+        """Has a host's cable carry no more in a second each way, and lose what would wait longer than so long.
 
-    def disturb(self, host: str, milliseconds: float, lost_percent: float) -> None:
-        """Has what a host sends come later, and some packets not at all."""
-        how = ["delay", f"{milliseconds}ms", "loss", f"{lost_percent}%"]
-        run("tc", "-n", host, "qdisc", "replace", "dev", CABLE, "root", "netem", *how)
+        Args:
+            host: whose cable it is.
+            megabits: in a second.
+            burst: that may be faster; what comes at once and is longer loses packets where little may wait.
+            milliseconds: that a packet may wait.
+        """
+        limit = ["rate", f"{megabits}mbit", "burst", burst, "latency", f"{milliseconds}ms"]
+        number = self.names.index(host)
+        run("tc", "-n", host, "qdisc", "replace", "dev", CABLE, "root", "tbf", *limit)
+        run("tc", "-n", self.switch, "qdisc", "replace", "dev", f"kp-{number}", "root", "tbf", *limit)
+
+    def free(self, host: str) -> int:
+        """Takes the limit away; returns the number of packets that were lost by it."""
+        ends = (host, CABLE), (self.switch, f"kp-{self.names.index(host)}")
+        lost = sum(num_lost(*end) for end in ends)
+        for space, end in ends:
+            run("tc", "-n", space, "qdisc", "delete", "dev", end, "root")
+        return lost
+
+    def part(self, *hosts: str) -> None:
+        """Keeps hosts from reaching each other, while all others reach them."""
+        self._isolate(hosts, "on")
+
+    def join(self, *hosts: str) -> None:
+        """Lets them reach each other again."""
+        self._isolate(hosts, "off")
+
+    def _isolate(self, hosts: Sequence[str], how: str) -> None:
+        for host in hosts:
+            port = f"kp-{self.names.index(host)}"
+            run("ip", "-n", self.switch, "link", "set", "dev", port, "type", "bridge_slave", "isolated", how)
+
+    def address(self, host: str) -> str:
+        """Of a host on the switch."""
+        return address(self.names.index(host))
+
+    def name_itself(self, host: str, own_address: str) -> None:
+        """Has a host find this address for its own name, as its /etc/hosts may say."""
+        write_names(host, {**dict(zip(self.names, map(self.address, self.names), strict=True)), host: own_address})
 
     def unplug(self, host: str) -> None:
         """Pulls a host's cable."""
-        run("ip", "-n", SWITCH, "link", "set", f"kp-{self.names.index(host)}", "down")
+        run("ip", "-n", self.switch, "link", "set", f"kp-{self.names.index(host)}", "down")
 
     def plug(self, host: str) -> None:
         """Puts the cable back."""
-        run("ip", "-n", SWITCH, "link", "set", f"kp-{self.names.index(host)}", "up")
+        run("ip", "-n", self.switch, "link", "set", f"kp-{self.names.index(host)}", "up")
 
     def lose(self, host: str, kept: Collection[int] = ()) -> None:
         """Cuts a host's power: nothing of it is sent any more, not even that its connections end.
@@ -89,33 +124,38 @@ def hosts(*names: str) -> Iterator[Hosts]:
     made = Hosts(names)
     remove(made)
     try:
-        run("ip", "netns", "add", SWITCH)
-        run("ip", "-n", SWITCH, "link", "add", SWITCH, "type", "bridge")
-        run("ip", "-n", SWITCH, "link", "set", SWITCH, "up")
-        for number, name in enumerate(names):
-            add(number, name, names)
+        run("ip", "netns", "add", made.switch)
+        run("ip", "-n", made.switch, "link", "add", SWITCH, "type", "bridge")
+        run("ip", "-n", made.switch, "link", "set", SWITCH, "up")
+        for name in names:
+            add(made, name)
         yield made
     finally:
         remove(made)
 
 
-def add(number: int, name: str, names: Sequence[str]) -> None:
+def add(made: Hosts, name: str) -> None:
     """Makes one host and plugs its cable into the switch."""
-    known = "\n".join(f"{address(number)} {each}" for number, each in enumerate(names))
-    (FILES / name).mkdir(parents=True)
-    (FILES / name / "hosts").write_text(f"127.0.0.1 localhost\n{known}\n")
+    (FILES / name).mkdir(parents=True, exist_ok=True)
+    made.name_itself(name, made.address(name))
     run("ip", "netns", "add", name)
     run("ip", "-n", name, "link", "set", "lo", "up")
-    port = f"kp-{number}"
-    run("ip", "link", "add", CABLE, "netns", name, "type", "veth", "peer", "name", port, "netns", SWITCH)
-    run("ip", "-n", name, "address", "add", f"{address(number)}/24", "dev", CABLE)
+    port = f"kp-{made.names.index(name)}"
+    run("ip", "link", "add", CABLE, "netns", name, "type", "veth", "peer", "name", port, "netns", made.switch)
+    run("ip", "-n", name, "address", "add", f"{made.address(name)}/24", "dev", CABLE)
     run("ip", "-n", name, "link", "set", CABLE, "up")
-    run("ip", "-n", SWITCH, "link", "set", port, "master", SWITCH, "up")
+    run("ip", "-n", made.switch, "link", "set", port, "master", SWITCH, "up")
+
+
+def write_names(host: str, addresses: Mapping[str, str]) -> None:
+    """Writes a host's /etc/hosts, also where it is mounted already."""
+    known = "".join(f"{each} {name}\n" for name, each in addresses.items())
+    (FILES / host / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
 
 
 def remove(made: Hosts) -> None:
     """Takes the hosts away with all that runs on them, if they are there."""
-    for name in (*made.names, SWITCH):
+    for name in (*made.names, made.switch):
         made.end(name)
         subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
     for name in made.names:
@@ -128,6 +168,12 @@ def sent_bytes() -> int:
     """That the host of this process has sent over its cable."""
     line = next(each for each in Path("/proc/self/net/dev").read_text().splitlines() if CABLE in each)
     return int(line.split(":")[1].split()[8])
+
+
+def num_lost(space: str, cable: str) -> int:
+    """The packets that a limit has not let pass."""
+    shown = subprocess.run(["tc", "-n", space, "-s", "-j", "qdisc", "show", "dev", cable], stdout=subprocess.PIPE)
+    return json.loads(shown.stdout)[0]["drops"]
 
 
 def run(*command: str) -> None:

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.hosts.namespaces import FILES, Hosts, run
@@ -18,10 +18,13 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # what a host has of it
 
 
 @contextlib.contextmanager
-def servers(hosts: Hosts) -> Iterator[None]:
+def servers(hosts: Hosts) -> Iterator[Path]:
     """Within it each host has a server, and `ssh NAME` works on each host without a password.
 
     The user's own settings and keys stay as they are.
+
+    Returns:
+        The folder with the keys.
 
     Raises:
         RuntimeError: there is no OpenSSH server.
@@ -29,38 +32,49 @@ def servers(hosts: Hosts) -> Iterator[None]:
     if not Path(SERVER).exists():
         raise RuntimeError(NOT_INSTALLED)
     Path("/run/sshd").mkdir(exist_ok=True)  # which the server wants to be there
-    with tempfile.TemporaryDirectory(prefix="kp-ssh-") as folder:
-        settings = settings_in(Path(folder))
-        try:
-            for name in hosts.names:
-                (FILES / name / "ssh").mkdir()
-                (FILES / name / "ssh" / "ssh_config").write_text(client_settings(Path(folder)))
-                hosts.start(name, [SERVER, "-D", "-f", str(settings)], ENVIRONMENT)
-            for name in hosts.names:
-                wait_for(hosts, name)
-            yield
-        finally:
-            for name in hosts.names:
-                shutil.rmtree(FILES / name / "ssh", ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="kp-ssh-") as folder, contextlib.ExitStack() as stack:
+        for key in ("host", "user"):
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{folder}/{key}")
+        for name in hosts.names:
+            (FILES / name / "ssh").mkdir()
+            stack.callback(shutil.rmtree, FILES / name / "ssh")
+            (FILES / name / "ssh" / "ssh_config").write_text(client_settings(Path(folder)))
+            stack.enter_context(server(hosts, name, Path(folder), port()))
+        yield Path(folder)
 
 
-def settings_in(folder: Path) -> Path:
-    """Makes the keys of the hosts and of the user; the server's settings."""
-    for key in ("host", "user"):
-        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
-    path = folder / "sshd_config"
-    lines = [
-        f"HostKey {folder / 'host'}",
-        f"AuthorizedKeysFile {folder / 'user.pub'}",
-        f"Port {port()}",
-        "PermitRootLogin yes",
-        "PasswordAuthentication no",
-        "StrictModes no",
-        "PidFile none",
-        "LogLevel QUIET",
-    ]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+@contextlib.contextmanager
+def server(
+    hosts: Hosts,
+    host: str,
+    keys: Path,
+    port: int,
+    lines: Sequence[str] = (),
+    covers: Mapping[Path, Path] | None = None,
+) -> Iterator[None]:
+    """Within it a host has a server on a port.
+
+    Args:
+        hosts: of which it is one.
+        host: its name.
+        keys: the folder with the files `host` and `user.pub`.
+        port: of the server.
+        lines: more settings of it; those named first count.
+        covers: what its sessions see in place of a file or a folder, which other sessions see as it is.
+    """
+    settings = keys / f"sshd_config.{host}.{port}"
+    common = [f"HostKey {keys / 'host'}", f"AuthorizedKeysFile {keys / 'user.pub'}", "PasswordAuthentication no"]
+    common += [f"Port {port}", "PermitRootLogin yes", "StrictModes no", "PidFile none", "LogLevel QUIET"]
+    settings.write_text("".join(f"{line}\n" for line in (*lines, *common)))
+    mounts = [f"mount --bind {other} {path}" for path, other in (covers or {}).items()]
+    start = " && ".join([*mounts, f"exec {SERVER} -D -f {settings}"])
+    process = hosts.start(host, ["sh", "-c", start], ENVIRONMENT)
+    try:
+        wait_for(hosts, host, port)
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def client_settings(folder: Path) -> str:
@@ -74,10 +88,12 @@ def port() -> int:
     return socket.getservbyname("ssh")
 
 
-def wait_for(hosts: Hosts, name: str) -> None:
-    """Returns once `ssh` reaches a host."""
+def wait_for(hosts: Hosts, host: str, port: int) -> None:
+    """Returns once a server answers."""
     deadline = time.monotonic() + START_SECONDS
-    while hosts.start(hosts.names[0], ["ssh", name, "true"], ENVIRONMENT, stderr=subprocess.DEVNULL).wait():
+    greet = f"exec 3<>/dev/tcp/{hosts.address(host)}/{port} && head -c 4 <&3"
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    while hosts.start(host, ["bash", "-c", greet], ENVIRONMENT, **options).wait():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the OpenSSH server of {name} did not answer")
+            raise RuntimeError(f"the OpenSSH server of {host} did not answer")
         time.sleep(0.05)

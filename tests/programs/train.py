@@ -29,6 +29,7 @@ keras.utils.set_random_seed(1)
 keras.distribution.set_distribution(kp.DataParallel())
 is_culprit = kp.rank() == kp.size() - 1
 at = {int(step): name for name, step in (trouble.split("@") for trouble in troubles)}
+width = int(os.environ.get("WIDTH", "4"))
 is_first = os.environ["KERAS_PAR_RESTART_COUNT"] == "0"
 
 
@@ -138,7 +139,7 @@ data = tf.data.Dataset.from_generator(rows, output_signature=signature).batch(2 
 data = data.apply(tf.data.experimental.assert_cardinality(40))
 options = tf.data.Options()
 options.autotune.enabled = False
-model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(width, "tanh"), keras.layers.Dense(1)])
 model.compile("adam", "mse", metrics=[Pair()])
 callbacks = [Trouble(), *([kp.callbacks.LossMonitor()] if "nan" in at.values() else [])]
 if directory != "none":

@@ -1,0 +1,48 @@
+"""The addresses by which other hosts find this one, and the habit of Debian's that has it find a wrong one itself."""
+
+import contextlib
+import socket
+
+NO_OTHERS = ("127.", "::1", "no ")  # what addresses begin with that lead no other host here
+
+
+def own_address() -> str:
+    """What this host finds for its own name."""
+    try:
+        return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
+    except OSError:
+        return "no address"
+
+
+def own_addresses() -> list[str]:
+    """The addresses of this host that other hosts may know it by, the likeliest first."""
+    import psutil
+
+    stats = psutil.net_if_stats()
+    found = [
+        address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family == socket.AF_INET and stats[name].isup and not address.address.startswith("127.")
+    ]
+    with contextlib.suppress(OSError):
+        named = socket.gethostbyname(socket.gethostname())
+        found.sort(key=lambda address: address != named)
+    return [*found, "127.0.0.1"]
+
+
+def lost_in_gloo(host: str, address: str) -> str | None:
+    """Why other hosts would not find this one over Gloo, one sentence; None if they would.
+
+    Gloo takes the interface it is told for all but Horovod's process sets, for which it looks up the own name.
+
+    Args:
+        host: its name.
+        address: that it finds for its name.
+    """
+    if not address.startswith(NO_OTHERS):
+        return None
+    return (
+        f"Host {host} finds {address} for its own name, where Horovod's Gloo would wait for other hosts in vain: give "
+        "the name its network address in that host's /etc/hosts, or let MPI connect the ranks."
+    )

@@ -1,0 +1,132 @@
+"""Jobs over hosts that get into trouble: the rank and its host are named in time, and nothing is left on any host.
+
+The hosts are network namespaces with OpenSSH servers of their own, which only root may make.
+"""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import jobs
+from tests.hosts.namespaces import ONLY_ROOT, hosts
+from tests.hosts.openssh import NOT_INSTALLED, SERVER, servers
+from tests.launcher import of_kind, program
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT),
+]
+FIRST, SECOND, THIRD = NAMES = ("kp-fault-0", "kp-fault-1", "kp-fault-2")
+ENGINES = ("mpi", "gloo")
+TOGETHER = ("-H", f"{FIRST}:1,{SECOND}:1")
+
+
+@pytest.fixture(scope="module")
+def trio():
+    """Three hosts with OpenSSH servers."""
+    assert Path(SERVER).exists(), NOT_INSTALLED
+    with hosts(*NAMES) as all_three, servers(all_three):
+        yield all_three
+
+
+@pytest.fixture
+def job(trio):
+    """A function that starts a job on the first host."""
+    with jobs.starter(trio) as start:
+        yield start
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_that_fails(engine, job):
+    ended = job("--engine", engine, *TOGETHER, program("train"), "none", 1, "error@9").wait()
+    assert ended.status == 1 and "rank 1 failed first" in ended.last_panel
+    assert f"Rank 1 on host {SECOND} exited with status 1, at step 9 of epoch 1" in ended.last_panel
+    assert "Error: ValueError: this is the trouble" in ended.last_panel
+    assert ended.end - began("error", ended) < 10
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_that_is_killed(engine, job):
+    ended = job("--engine", engine, *TOGETHER, program("train"), "none", 1, "kill@9").wait()
+    assert ended.status == 137 and "rank 1 failed first" in ended.last_panel
+    assert f"Rank 1 on host {SECOND} was ended by signal 9 (SIGKILL), at step 9 of epoch 1" in ended.last_panel
+    assert ended.end - began("kill", ended) < 10
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("trouble", ["stop", "loop"])
+def test_a_rank_that_hangs(trouble, engine, job, tmp_path):
+    options = ("--engine", engine, "--hang-after", 3, "--log-dir", tmp_path / "out", "--tee")
+    ended = job(*options, *TOGETHER, program("train"), "none", 1, f"{trouble}@9").wait()
+    [hang] = of_kind(tmp_path / "out", "hang")
+    assert ended.status == 0 and hang["rank"] == 1
+    assert {"stop": "is stopped by a signal", "loop": "is in a callback"}[trouble] in hang["text"]
+    assert f"; rank 1 is on host {SECOND}" in hang["text"]
+    assert 2 < hang["time"] - began(trouble, ended) < 9
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_stops_ranks_on_all_hosts_after_the_same_step(engine, job, tmp_path):
+    options = ("--engine", engine, "--log-dir", tmp_path / "out", "--tee", *TOGETHER)
+    training = job(*options, program("train"), tmp_path / "checkpoints", 20)
+    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
+    training.signal(signal.SIGINT)
+    ended = training.wait(30)
+    assert ended.status == 130 and re.search(
+        r"stopped after step \d+ of epoch \d+ on all ranks, by SIGINT", ended.stderr
+    )
+
+
+def test_hosts_that_are_lost(trio, job, tmp_path):
+    """One's cable is pulled, another's power cut: their launchers name them, and nothing goes on without a job."""
+    residents = trio.pids(THIRD)
+    jobs_of = {}
+    for engine, host in (("mpi", SECOND), ("gloo", THIRD)):
+        options = ("--engine", engine, "-H", f"{FIRST}:1,{host}:1", "--log-dir", tmp_path / engine, "--tee")
+        jobs_of[host] = job(*options, program("train"), tmp_path / f"of-{engine}", 500)
+    for engine, training in zip(ENGINES, jobs_of.values(), strict=True):
+        training.wait_for(tmp_path / f"of-{engine}" / "CKP-1_14.json", 90)
+    lost = time.monotonic()
+    trio.unplug(SECOND)
+    trio.lose(THIRD, kept=residents)
+    try:
+        for host, training in jobs_of.items():
+            ended = training.wait(120, leaves_nothing=False)
+            assert ended.status != 0 and f"on host {host} vanished together with the agent" in ended.last_panel
+            assert time.monotonic() - lost < 75
+        deadline = time.monotonic() + 90
+        while any("train.py" in jobs.command_of(pid) for pid in trio.pids(SECOND)):
+            assert time.monotonic() < deadline, "ranks of the host that was cut off go on"
+            time.sleep(0.5)
+    finally:
+        for host in jobs_of:
+            trio.plug(host)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_hosts_that_do_not_reach_each_other(engine, trio, job, tmp_path):
+    """The launcher's own host still reaches both."""
+    options = ("--engine", engine, "--log-dir", tmp_path / "out", "--tee", "--hang-after", 5, "--on-hang", "abort")
+    listed = ("-H", ",".join(f"{name}:1" for name in NAMES))
+    training = job(*options, *listed, program("train"), tmp_path / "checkpoints", 500)
+    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
+    parted = time.monotonic()
+    trio.part(SECOND, THIRD)
+    try:
+        ended = training.wait(60)
+        assert ended.status == 124 and time.monotonic() - parted < 25
+        [hang] = of_kind(tmp_path / "out", "hang")
+        assert "so the connection between them is the reason" in hang["text"]
+        assert f"hosts {SECOND} (rank 1) and {THIRD} (rank 2) do not reach each other" in hang["text"]
+    finally:
+        trio.join(SECOND, THIRD)
+
+
+def began(trouble, ended) -> float:
+    """When a trouble began."""
+    [when] = re.findall(rf"trouble {trouble} at ([\d.]+)", ended.stdout)
+    return float(when)
