@@ -13,6 +13,7 @@ from tests.hosts.namespaces import FILES, Hosts, address
 
 CONTROLLER, NODE, KEEPER = PROGRAMS = ("/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/sbin/munged")
 NOT_INSTALLED = "there is no SLURM: apt-get install slurm-wlm munge"
+DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 CPUS = 2  # of each node, whatever the machine has
 START_SECONDS = 30
 REQUEUE_SECONDS = 10  # that a job waits before it starts again
@@ -89,9 +90,11 @@ def settings(folder: Path, names: Sequence[str]) -> str:
 
 
 def start(hosts: Hosts, host: str, command: list[str], folder: Path) -> subprocess.Popen:
-    """Starts a daemon, which logs into the folder."""
+    """Starts a daemon, which logs into the folder, and dies with this process."""
     with (folder / f"{Path(command[0]).name}.{host}.log").open("w") as log:
-        return hosts.start(host, command, ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return hosts.start(
+            host, [*DIES_WITH_PARENT, *command], ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
 
 
 def states(hosts: Hosts) -> list[str]:
