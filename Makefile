@@ -52,11 +52,11 @@ PYTEST := python -m pytest --numprocesses $(WORKERS) --dist worksteal
 test: check browser
 	$(PYTEST) -m "not slow and not cluster"
 
-# Hosts are network namespaces with OpenSSH servers of their own; they share one network, so one process runs the tests.
-CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client
+# Hosts are network namespaces with OpenSSH servers, or a SLURM, of their own; one process runs the tests, one after another.
+CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client slurm-wlm munge
 test-cluster: setup
-	@test -x /usr/sbin/sshd || { apt-get update -qq && $(CLUSTER); } > /dev/null 2>&1 || \
-	echo "The tests of clusters need root, and Debian's openssh-server and iproute2."
+	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { apt-get update -qq && $(CLUSTER); } > /dev/null 2>&1 || \
+	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
 	python -m pytest -m cluster
 
 test-all: check browser

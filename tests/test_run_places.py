@@ -71,6 +71,13 @@ def test_what_cannot_be_gets_a_sentence(arguments, said, shown):
     assert status == 2 and line.startswith("keras-par run: ") and said in line
 
 
+def test_in_an_allocation_of_slurm_mpirun_gets_to_other_hosts_by_srun(shown, monkeypatch):
+    assert "SLURM_" not in shown("--engine", "mpi", "-H", "a,b")[1]
+    monkeypatch.setenv("SLURM_JOBID", "7")
+    command = shown("--engine", "mpi", "-H", "a,b")[1]
+    assert "SLURM_OVERLAP=1" in command and "--oversubscribe" in command
+
+
 def test_auto_counts_the_gpus_of_a_host(tmp_path, monkeypatch):
     """By stand-ins for their files."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

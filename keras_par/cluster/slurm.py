@@ -12,6 +12,11 @@ TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 SECONDS = 30  # how long scontrol may take
 
 
+def is_in_allocation(environ: Mapping[str, str]) -> bool:
+    """True where Open MPI's mpirun reaches other hosts by srun, which needs no ssh."""
+    return "SLURM_JOBID" in environ
+
+
 def slurm_hosts(environ: Mapping[str, str]) -> list[Host] | None:
     """The hosts of the SLURM allocation that this process is in, with a slot for each task; None outside of one.
 

@@ -12,6 +12,7 @@ from keras_par.cluster.binding import cores, share
 from keras_par.cluster.environment import find, horovod_folder, mpi_variables
 from keras_par.cluster.hosts import Place
 from keras_par.cluster.reach import Ssh, is_local
+from keras_par.cluster.slurm import is_in_allocation
 
 Engine = Literal["mpi", "gloo"]
 
@@ -135,6 +136,9 @@ def mpirun(places: Sequence[Place], environment: dict[str, str], ssh: Ssh) -> li
     command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     if all(is_local(place.host) for place in places):
         return [*command, "--oversubscribe"]
+    if is_in_allocation(os.environ):
+        environment["SLURM_OVERLAP"] = "1"  # else mpirun's srun waits for other steps of the job to end
+        command += ["--oversubscribe"]  # there may be more ranks than tasks
     arguments = " ".join(ssh.arguments)
     if arguments.split() != ssh.arguments:
         raise EngineError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from keras_par.cluster.binding import devices
 from keras_par.cluster.hosts import ClusterError
 from keras_par.cluster.reach import Ssh, require_reachable
+from keras_par.cluster.slurm import is_in_allocation
 from keras_par.launch import background, engines
 from keras_par.launch.attempts import supervise
 from keras_par.launch.engines import EngineError, Plan
@@ -131,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.dry_run:
             print(shown(plan))
             return 0
-        if not plan.is_one_host:
+        if not plan.is_one_host and not (engine == "mpi" and is_in_allocation(os.environ)):
             require_reachable([place.host for place in places], ssh)
         if arguments.background:
             return background.start(arguments)

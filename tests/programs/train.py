@@ -30,7 +30,7 @@ keras.distribution.set_distribution(kp.DataParallel())
 is_culprit = kp.rank() == kp.size() - 1
 at = {int(step): name for name, step in (trouble.split("@") for trouble in troubles)}
 width = int(os.environ.get("WIDTH", "4"))
-is_first = os.environ["KERAS_PAR_RESTART_COUNT"] == "0"
+is_first = os.environ.get("KERAS_PAR_RESTART_COUNT", "0") == "0"
 
 
 def say(name):

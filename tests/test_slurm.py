@@ -1,0 +1,156 @@
+"""SLURM's own daemons on hosts that one machine plays: the page's scripts train, save in time, go on, leave nothing.
+
+The hosts are network namespaces, which only root may make.
+"""
+
+import os
+import re
+import time
+
+import pytest
+
+from tests.hosts import slurm
+from tests.hosts.jobs import Residents
+from tests.hosts.namespaces import ONLY_ROOT, hosts
+from tests.launcher import program
+from tests.launcher import run as run_here
+from tests.ranks.pool import REPOSITORY
+from tests.tutorials import File, follow, run, steps_of, write
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT),
+]
+LOGIN, FIRST, SECOND = NAMES = ("login", "worker1", "worker2")
+PAGE = (REPOSITORY / "docs/clusters/slurm.md").read_text()
+WEIGHTS = re.compile(r"weights (\w+)")
+JOB_SECONDS = 240
+END_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def trio():
+    """A host with SLURM's controller and two with a node each."""
+    assert all(map(os.path.exists, slurm.PROGRAMS)), slurm.NOT_INSTALLED
+    with hosts(*NAMES) as made, slurm.cluster(made):
+        yield made
+
+
+@pytest.fixture
+def shell(trio, tmp_path):
+    """A function that gives what a command prints on the first host; at the end no job and no process may be left."""
+    before = Residents(trio)
+
+    def said(line: str) -> str:
+        return run(line, tmp_path, trio.within(LOGIN))
+
+    yield said
+    jobs = left_in_queue(said, END_SECONDS)
+    said("scancel --user=root")
+    left = before.left()
+    for name in NAMES:
+        trio.end(name, before.of(name))
+    assert not jobs and not left, (jobs, left)
+
+
+@pytest.fixture
+def scripts(tmp_path):
+    """A function that puts the page's batch scripts there, with the tests' training for the page's."""
+
+    def put(*arguments) -> None:
+        for step in steps_of(PAGE):
+            if isinstance(step, File):
+                write(step, tmp_path / step.name)
+        given = [program("train"), *map(str, arguments)]
+        text = f"import runpy, sys\nsys.argv = {given}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+        (tmp_path / "train.py").write_text(text)
+
+    return put
+
+
+@pytest.fixture(scope="module")
+def one_host():
+    """A function that says what ranks' last weights are where both are on this host."""
+    known = {}
+
+    def weights_of(num_epochs):
+        if num_epochs not in known:
+            ended = run_here("-np", 2, program("train"), "none", num_epochs, seconds=240)
+            assert ended.status == 0, ended.stderr
+            known[num_epochs] = WEIGHTS.findall(ended.stdout)
+        return known[num_epochs]
+
+    return weights_of
+
+
+def test_the_page_tells_the_truth(trio, shell, tmp_path):
+    assert follow(PAGE, tmp_path, trio.within(LOGIN)) > 0
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+@pytest.mark.parametrize("script", ["run", "srun"])
+def test_ranks_train_as_on_one_host(script, num_nodes, shell, scripts, one_host):
+    scripts("none", 1)
+    expected = one_host(1)
+    said, _ = batch(shell, script, f"--nodes={num_nodes} --ntasks-per-node={2 // num_nodes}")
+    assert WEIGHTS.findall(said) == expected and len(expected) == 2, said
+
+
+def test_more_ranks_than_tasks_start_beside_another_step(shell, scripts):
+    scripts("none", 1)
+    inside = "srun sleep 60 & timeout 50 keras-par run --nproc_per_node 2 hostname"
+    said = shell(f"salloc --nodes=2 --ntasks-per-node=1 bash -c '{inside}'")
+    shown = sorted(line for line in said.splitlines() if line.startswith("["))
+    assert shown == [f"[0] {FIRST}", f"[1] {FIRST}", f"[2] {SECOND}", f"[3] {SECOND}"], said
+
+
+def test_a_rank_that_fails_is_named_with_its_node(shell, scripts):
+    scripts("none", 1, "error@9")
+    said, about = batch(shell, "run")
+    assert "ExitCode=1:0" in about and "rank 1 failed first" in said, said
+    assert f"Rank 1 on host {SECOND} exited with status 1, at step 9 of epoch 1" in said
+
+
+@pytest.mark.parametrize("script", ["run", "srun", "requeue"])
+def test_a_job_that_is_cancelled_leaves_nothing(script, shell, scripts, tmp_path):
+    scripts(tmp_path / "checkpoints", 500)
+    number = shell(f"sbatch --parsable {script}.sbatch").strip()
+    wait_for((tmp_path / "checkpoints" / "CKP-1_14.json").exists, shell, script, 90)
+    shell(f"scancel {number}")
+    assert not left_in_queue(shell, END_SECONDS)
+    assert "JobState=CANCELLED" in shell(f"scontrol show job {number}")
+
+
+def test_a_job_whose_time_is_up_goes_on(shell, scripts, one_host, tmp_path):
+    """Its limit is three minutes, so that SLURM warns it in its first one."""
+    scripts(tmp_path / "checkpoints", 60)
+    expected = one_host(60)
+    said, about = batch(shell, "requeue", "--time=3")
+    assert re.search(r"stopped at step \d+ of epoch \d+ on all ranks, by SIGTERM", said), said
+    assert re.search(r"Restarts=[1-9]", about), about + said
+    assert WEIGHTS.findall(said) == expected, said
+
+
+def batch(shell, script, options="") -> tuple[str, str]:
+    """What a batch script of the page has logged in the end, and what SLURM says about its job."""
+    number = shell(f"sbatch --parsable {options} {script}.sbatch").strip()
+    left = left_in_queue(shell, JOB_SECONDS)
+    said = shell(f"cat {script}.log")
+    assert not left, left + said
+    return said, shell(f"scontrol show job {number}")
+
+
+def left_in_queue(shell, seconds) -> str:
+    """The jobs that are there yet after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while (jobs := shell("squeue --noheader")) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return jobs
+
+
+def wait_for(condition, shell, script, seconds) -> None:
+    """Returns once the condition holds; fails with the script's log if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, shell(f"squeue; cat {script}.log")
+        time.sleep(0.5)
