@@ -62,15 +62,20 @@ def require_reachable(hosts: list[str], ssh: Ssh = AS_SET) -> None:
     Raises:
         ClusterError: ssh does not get there; names the first such host in the list and what ssh says.
     """
+    for host, reason in obstacles(hosts, ssh).items():
+        by_hand = shlex.join(["ssh", *ssh.arguments, host, "true"])
+        raise ClusterError(
+            f"keras-par: host {host} cannot be reached ({reason}): check its name, and that '{by_hand}' works "
+            "without a password."
+        )
+
+
+def obstacles(hosts: list[str], ssh: Ssh) -> dict[str, str]:
+    """Why ssh does not reach hosts, for those that it does not reach; all are tried at the same time."""
     others = list(dict.fromkeys(hosts))
     with ThreadPoolExecutor(min(len(others), 64) or 1) as threads:
-        for host, reason in zip(others, threads.map(lambda each: obstacle(each, ssh), others), strict=True):
-            if reason:
-                by_hand = shlex.join(["ssh", *ssh.arguments, host, "true"])
-                raise ClusterError(
-                    f"keras-par: host {host} cannot be reached ({reason}): check its name, and that '{by_hand}' works "
-                    "without a password."
-                )
+        found = zip(others, threads.map(lambda each: obstacle(each, ssh), others), strict=True)
+        return {host: reason for host, reason in found if reason is not None}
 
 
 def obstacle(host: str, ssh: Ssh) -> str | None:

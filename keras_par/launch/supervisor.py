@@ -8,7 +8,6 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from keras_par.agent import wire
@@ -16,24 +15,29 @@ from keras_par.agent.installed import difference, installed
 from keras_par.agent.leftovers import remove_session
 from keras_par.agent.states import Exit, State, state_of
 from keras_par.launch import verdict
+from keras_par.launch.account import Account
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import first_failure
 from keras_par.launch.ending import Ending
 from keras_par.launch.engines import Plan, exported
 from keras_par.launch.hang_watch import HangWatch
 from keras_par.launch.members import Member, Members
+from keras_par.launch.outcome import Outcome, Teller
 from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.watch import Watch
 
 TICK_SECONDS = 0.2
 GRACE_SECONDS = 6.0  # from a failure, for the others to hear of it and end by themselves
 ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some rank may be saving
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
+CHANGE_SECONDS = 5.0  # from one try to stop all ranks for another world to the next
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
 VANISHED_STATUS = REFUSED_STATUS = 1
 SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
 CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
 DEAD_SECONDS = 6.0  # the same, when ranks are being ended
+DOUBT_SECONDS = 8.0  # the same, until ssh is asked if the host is there, where a job can go on without it
 DOORKEEPERS = 4  # a stranger who connects and says nothing keeps one of them
 RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
 
@@ -66,26 +70,40 @@ class Supervisor:
         folder: of the run.
         console: where things are shown.
         interrupts: the signals that the user has sent, appended to as they come.
+        account: of the steps that are done.
+        watch: of the hosts, None where the job keeps its ranks.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, folder: RunFolder, console: Console, interrupts: list[int]):
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        folder: RunFolder,
+        console: Console,
+        interrupts: list[int],
+        account: Account,
+        watch: Watch | None,
+    ):
         self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
-        self._interrupts, self._num_seen = interrupts, 0
+        self._interrupts, self._num_seen, self._account, self._watch = interrupts, 0, account, watch
         self._messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue()
         self._members = Members()
         self._hang_watch = HangWatch(self._members, settings.hang_after, folder, console)
+        self._teller = Teller(plan, self._members, folder, console)
         self._ending: Ending | None = None
+        self._change: str | None = None  # why all ranks stop for another world
+        self._next_change = 0.0  # when that may be tried again
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
         self._is_terminating = self._has_hung = self._has_lost_engine = False
         self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
-        self._refusal: str | None = None  # why this host's and another's ranks are no job
+        self._refusal: tuple[int, str] | None = None  # a rank, and why its host's ranks and this one's are no job
         self._clocks: set[str] = set()  # hosts whose clocks are off
         self._installed = installed()
         self._session: str | None = None  # the engine's folder, which one that is killed leaves
         self._looked = time.monotonic()
 
-    def run(self) -> int:
-        """The exit status of the job, once all ranks and the engine that started them are gone."""
+    def run(self) -> Outcome:
+        """How it ended, once all ranks and the engine that started them are gone."""
         door = wire.Door(self._plan.is_one_host)
         for _ in range(DOORKEEPERS):
             threading.Thread(target=door.admit, args=[self._admit], daemon=True).start()
@@ -99,6 +117,7 @@ class Supervisor:
             finally:
                 self._kill_engine()
                 door.close()
+                self._members.part()
             engine_log.seek(0)
             return self._conclude(engine_log.read().decode(errors="replace"))
 
@@ -151,7 +170,7 @@ class Supervisor:
         rank, host = hello["hello"], hello["host"]
         self._session = hello["session"] if self._plan.is_one_host else None
         if (differs := difference(host, hello["installed"], self._installed)) is not None:
-            self._refusal = self._refusal or differs
+            self._refusal = self._refusal or (rank, differs)
             channel.close()
             return self._end_ranks("kill")
         member = self._members.of_rank[rank] = Member(channel, host, State(rank))
@@ -193,6 +212,7 @@ class Supervisor:
             self._note_vanished(rank, member)
         elif "state" in message:
             member.state = state_of(message["state"])
+            self._account.note_steps(member.state.steps, time.time())
         elif "exit" in message:
             self._note_end(Exit(**message["exit"]).by_clock_ahead(member.ahead))
         elif "stacks" in message:
@@ -202,12 +222,23 @@ class Supervisor:
         elif "warning" in message:
             self._console.say(f"rank {rank}: {message['warning']}")
             self._folder.event("warning", message["warning"], rank)
-        elif "resume" in message:
-            self._folder.event("resume", message["resume"], rank)
-        elif "stopped" in message:
-            self._stopped = message["stopped"]
-        elif "checkpoint" in message:
-            self._checkpoint = message["checkpoint"]
+        else:
+            self._note(rank, member, message)
+
+    def _note(self, rank: int, member: Member, message: wire.Message) -> None:
+        """Takes in what a rank tells of its training."""
+        [(kind, note)] = message.items()
+        if kind == "first_step" and rank == 0:  # which told before that where it goes on from
+            self._account.note_first_step(note["time"] - member.ahead)
+        elif kind == "resume":
+            lost = self._account.note_resume(note["name"])
+            about = {"checkpoint": note["name"], "steps_lost": lost, "counted": self._account.counted()}
+            self._folder.event("resume", note["text"], rank, **about)
+        elif kind == "stopped":
+            self._stopped = note["text"]
+        elif kind == "checkpoint":
+            self._checkpoint = note["text"]
+            self._account.note_checkpoint(note["name"], note["taken"] - member.ahead, note["steps"])
 
     def _note_vanished(self, rank: int, member: Member) -> None:
         if member.end is None:
@@ -215,6 +246,7 @@ class Supervisor:
 
     def _note_end(self, end: Exit) -> None:
         self._members.of_rank[end.rank].end = end
+        self._account.note_steps(end.steps, end.time)
         if end.is_failure and self._deadline is None:
             can_hear = any(member.state.has_joined for member in self._members.of_rank.values())
             since_failure = end.time - (end.failed or end.time)
@@ -225,6 +257,7 @@ class Supervisor:
         """Does what is due: what the user asked for, a look for hangs, the end of ranks that are left."""
         if len(self._interrupts) > self._num_seen:
             self._interrupt()
+        self._look_for_another_world()
         if self._ending is not None:
             self._ending.decide()
         self._look_for_silence()
@@ -245,8 +278,31 @@ class Supervisor:
         for rank, member in self._members.running.items():
             if was_asleep:
                 member.heard = self._looked
-            elif self._looked - member.heard > limit:
+            elif self._looked - member.heard > limit or self._is_host_lost(rank, member):
                 self._note_vanished(rank, member)
+
+    def _is_host_lost(self, rank: int, member: Member) -> bool:
+        """True if a job that can do without a rank's host hears nothing from there, and ssh does not reach it."""
+        if self._watch is None:
+            return False
+        host = self._plan.places[rank].host
+        if self._looked - member.heard < DOUBT_SECONDS:
+            self._watch.forget(host)
+            return False
+        return self._watch.is_lost(host)
+
+    def _look_for_another_world(self) -> None:
+        """Lets all ranks stop after a step if another world should go on from there."""
+        if self._ending is not None and self._ending.is_given_up:
+            self._ending, self._change = Ending(self._members) if self._num_seen else None, None
+            self._next_change = time.monotonic() + CHANGE_SECONDS
+        is_free = self._is_complete and self._ending is None and self._deadline is None and not self._num_seen
+        reason = None if self._watch is None else self._watch.reason
+        if not is_free or reason is None or not self._account.has_checkpoint or time.monotonic() < self._next_change:
+            return
+        if all(member.state.call == "fit" for member in self._members.running.values()):
+            self._change = reason
+            self._ending = Ending(self._members, is_of_user=False)
 
     def _end_ranks(self, how: str) -> None:
         self._is_terminating = True
@@ -261,7 +317,7 @@ class Supervisor:
         self._console.say("stopping all ranks after the step under way; once more kills them at once")
         self._folder.event("interrupt", f"the user sent {signal.Signals(self._interrupts[0]).name}")
         if self._is_complete:
-            self._ending = Ending(self._members)
+            self._ending = Ending(self._members) if self._ending is None else self._ending
         else:
             self._end_ranks("terminate")
 
@@ -297,42 +353,26 @@ class Supervisor:
 
     def _describe(self) -> None:
         hosts = {str(rank): member.host for rank, member in sorted(self._members.of_rank.items())}
-        self._folder.describe(hosts=hosts)
-        self._folder.event("start", f"{len(hosts)} rank(s) started on {len(set(hosts.values()))} host(s)")
+        self._folder.describe(hosts=hosts, num_ranks=len(hosts))
+        text = f"{len(hosts)} rank(s) started on {len(set(hosts.values()))} host(s)"
+        self._folder.event("start", text, num_ranks=len(hosts), hosts=sorted(set(hosts.values())))
 
-    def _conclude(self, engine_output: str) -> int:
+    def _conclude(self, engine_output: str) -> Outcome:
         if self._refusal is not None:
-            self._folder.event("crash", self._refusal)
-            self._console.panel("the job did not start", [self._refusal])
-            return REFUSED_STATUS
+            return self._teller.refusal(*self._refusal, REFUSED_STATUS)
         ended, num_ranks = self._members.ended, len(self._plan.places)
         first = first_failure(list(ended.values()))
         if self._num_seen:
             if first is not None and not first.was_told and not first.is_interrupt:
-                self._tell_failure(first)
+                self._teller.failure(first)
             elif first is not None:
                 self._console.say(verdict.interrupted(self._interrupts[0], self._stopped, self._checkpoint))
-            return 128 + self._interrupts[0] if first or len(ended) < num_ranks else 0
+            return Outcome(128 + self._interrupts[0] if first or len(ended) < num_ranks else 0, "its user ended it")
+        if self._change is not None and self._stopped and (first is None or first.is_interrupt or first.was_told):
+            return Outcome(0, self._change, is_change=True)
         if self._has_hung:
-            return HANG_STATUS
+            return Outcome(HANG_STATUS, "it hung")
         is_engines_fault = self._has_lost_engine and (first is None or first.was_told)
         if len(ended) < num_ranks or is_engines_fault:
-            return self._tell_engine_failure(len(ended), engine_output)
-        if first is not None:
-            self._tell_failure(first)
-            return first.shell_status
-        return 0
-
-    def _tell_failure(self, first: Exit) -> None:
-        text = verdict.lines(first, self._members.ended)
-        stacks = {first.rank: first.stack} if first.stack else {}
-        self._folder.event("crash", " ".join(text), first.rank, stacks=stacks)
-        self._console.panel(verdict.title(first, self._members.ended), text, stacks)
-
-    def _tell_engine_failure(self, num_started: int, output: str) -> int:
-        status = self._engine.returncode or 1
-        program = Path(self._plan.command[0]).name
-        text = verdict.engine_ended(num_started, len(self._plan.places), program, status, output)
-        self._folder.event("crash", " ".join(text))
-        self._console.panel(f"{program} has ended" if self._has_lost_engine else "the job did not start", text)
-        return status if status > 0 else 128 - status
+            return self._teller.engine_failure(self._engine, not self._has_lost_engine, engine_output)
+        return Outcome(0, "it finished") if first is None else self._teller.failure(first)
