@@ -33,7 +33,8 @@ DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none 
 CHANGE_SECONDS = 5.0  # from one try to stop all ranks for another world to the next
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
-VANISHED_STATUS = REFUSED_STATUS = 1
+VANISHED_STATUS = 1
+REFUSED_STATUS = 1
 SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
 CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
 DEAD_SECONDS = 6.0  # the same, when ranks are being ended

@@ -1,0 +1,46 @@
+"""Jobs on hosts that one machine plays, and what they leave there."""
+
+import subprocess
+import time
+from collections.abc import Collection
+
+from tests.hosts.namespaces import Hosts
+from tests.launcher import Job
+
+GONE_SECONDS = 8.0  # for processes that were ended to be reaped
+
+
+class Residents:
+    """The processes that are on hosts before a job, which are theirs.
+
+    Args:
+        hosts: that are up.
+    """
+
+    def __init__(self, hosts: Hosts):
+        self._hosts = hosts
+        self._before = {name: set(hosts.pids(name)) for name in hosts.names}
+
+    def of(self, host: str) -> Collection[int]:
+        """Those of a host."""
+        return self._before[host]
+
+    def left(self, seconds: float = GONE_SECONDS) -> list[str]:
+        """The commands of processes that have come to the hosts since and do not go within so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (pids := self._new()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return [command for pid in pids if (command := command_of(pid))]
+
+    def _new(self) -> list[int]:
+        return [pid for name in self._hosts.names for pid in set(self._hosts.pids(name)) - self._before[name]]
+
+
+def command_of(pid: int) -> str:
+    done = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def start(hosts: Hosts, *arguments, **variables) -> Job:
+    """Starts a job on the first host."""
+    return Job(*arguments, within=hosts.within(hosts.names[0]), **variables)
