@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-SWITCH = "kp-switch"
+SWITCH = "kp-switch"  # a bridge, in a namespace of its own
 CABLE = "kp-cable"  # what each host calls its end
 FILES = Path("/etc/netns")  # `ip netns exec` shows what is below the host's name there as /etc
 ONLY_ROOT = "Hosts are network namespaces, which only root may make: start this as root."
@@ -22,6 +22,7 @@ class Hosts:
 
     def __init__(self, names: Sequence[str]):
         self.names = tuple(names)
+        self.switch = f"{names[0]}-switch"  # several sets of hosts may be up at once
 
     def start(self, host: str, command: Sequence[str], environment: Mapping[str, str], **options) -> subprocess.Popen:
         """Starts a command on a host; `options` are of Popen."""
@@ -49,11 +50,11 @@ class Hosts:
 
     def unplug(self, host: str) -> None:
         """Pulls a host's cable."""
-        run("ip", "-n", SWITCH, "link", "set", f"kp-{self.names.index(host)}", "down")
+        run("ip", "-n", self.switch, "link", "set", f"kp-{self.names.index(host)}", "down")
 
     def plug(self, host: str) -> None:
         """Puts the cable back."""
-        run("ip", "-n", SWITCH, "link", "set", f"kp-{self.names.index(host)}", "up")
+        run("ip", "-n", self.switch, "link", "set", f"kp-{self.names.index(host)}", "up")
 
     def lose(self, host: str, kept: Collection[int] = ()) -> None:
         """Cuts a host's power: nothing of it is sent any more, not even that its connections end.
@@ -89,33 +90,34 @@ def hosts(*names: str) -> Iterator[Hosts]:
     made = Hosts(names)
     remove(made)
     try:
-        run("ip", "netns", "add", SWITCH)
-        run("ip", "-n", SWITCH, "link", "add", SWITCH, "type", "bridge")
-        run("ip", "-n", SWITCH, "link", "set", SWITCH, "up")
-        for number, name in enumerate(names):
-            add(number, name, names)
+        run("ip", "netns", "add", made.switch)
+        run("ip", "-n", made.switch, "link", "add", SWITCH, "type", "bridge")
+        run("ip", "-n", made.switch, "link", "set", SWITCH, "up")
+        for number in range(len(names)):
+            add(number, made)
         yield made
     finally:
         remove(made)
 
 
-def add(number: int, name: str, names: Sequence[str]) -> None:
+def add(number: int, made: Hosts) -> None:
     """Makes one host and plugs its cable into the switch."""
-    known = "\n".join(f"{address(number)} {each}" for number, each in enumerate(names))
+    name = made.names[number]
+    known = "\n".join(f"{address(each)} {other}" for each, other in enumerate(made.names))
     (FILES / name).mkdir(parents=True)
     (FILES / name / "hosts").write_text(f"127.0.0.1 localhost\n{known}\n")
     run("ip", "netns", "add", name)
     run("ip", "-n", name, "link", "set", "lo", "up")
     port = f"kp-{number}"
-    run("ip", "link", "add", CABLE, "netns", name, "type", "veth", "peer", "name", port, "netns", SWITCH)
+    run("ip", "link", "add", CABLE, "netns", name, "type", "veth", "peer", "name", port, "netns", made.switch)
     run("ip", "-n", name, "address", "add", f"{address(number)}/24", "dev", CABLE)
     run("ip", "-n", name, "link", "set", CABLE, "up")
-    run("ip", "-n", SWITCH, "link", "set", port, "master", SWITCH, "up")
+    run("ip", "-n", made.switch, "link", "set", port, "master", SWITCH, "up")
 
 
 def remove(made: Hosts) -> None:
     """Takes the hosts away with all that runs on them, if they are there."""
-    for name in (*made.names, SWITCH):
+    for name in (*made.names, made.switch):
         made.end(name)
         subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
     for name in made.names:
