@@ -58,14 +58,14 @@ class Teller:
         killed = self._place(first.rank).host if is_killed else None
         return Outcome(first.shell_status, why, self._lost(), killed=killed)
 
-    def engine_failure(self, engine: subprocess.Popen, is_early: bool, output: str) -> Outcome:
-        """What starts the ranks has ended by itself: `is_early` if not all had started."""
+    def engine_failure(self, engine: subprocess.Popen, is_early: bool, output: str, lost: tuple[str, ...]) -> Outcome:
+        """What starts the ranks has ended by itself, `is_early` before all had started, or hosts were `lost` then."""
         status, program = engine.returncode or 1, Path(self._plan.command[0]).name
         num_ended, num_ranks = len(self._members.ended), len(self._plan.places)
         text = verdict.engine_ended(num_ended, num_ranks, program, status, output)
         self._folder.event("crash", " ".join(text))
         self._console.panel("the job did not start" if is_early else f"{program} has ended", text)
-        return Outcome(status if status > 0 else 128 - status, text[0], self._lost())
+        return Outcome(status if status > 0 else 128 - status, text[0], (*lost, *self._lost()))
 
     def refusal(self, rank: int, sentence: str, status: int) -> Outcome:
         """A host's ranks and this one's are no job."""

@@ -15,7 +15,7 @@ from keras_par.launch.attempts import Job, supervise
 from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.supervisor import Settings
+from keras_par.launch.settings import Settings
 from keras_par.launch.wanted import (
     USAGE_STATUS,
     Span,

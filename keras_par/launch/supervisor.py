@@ -5,25 +5,25 @@ import queue
 import signal
 import subprocess
 import tempfile
-import threading
 import time
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from keras_par.agent import wire
-from keras_par.agent.installed import difference, installed
 from keras_par.agent.leftovers import remove_session
-from keras_par.agent.states import Exit, State, state_of
+from keras_par.agent.states import Exit, state_of
 from keras_par.launch import verdict
 from keras_par.launch.account import Account
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import first_failure
 from keras_par.launch.ending import Ending
-from keras_par.launch.engines import Plan, exported
+from keras_par.launch.engines import Plan
 from keras_par.launch.hang_watch import HangWatch
 from keras_par.launch.members import Member, Members
 from keras_par.launch.outcome import Outcome, Teller
+from keras_par.launch.reception import Reception
 from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.settings import Settings
+from keras_par.launch.silence import Silence
 from keras_par.launch.watch import Watch
 
 TICK_SECONDS = 0.2
@@ -35,31 +35,6 @@ END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
 VANISHED_STATUS = 1
 REFUSED_STATUS = 1
-SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
-CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
-DEAD_SECONDS = 6.0  # the same, when ranks are being ended
-DOUBT_SECONDS = 8.0  # the same, until ssh is asked if the host is there, where a job can go on without it
-DOORKEEPERS = 4  # a stranger who connects and says nothing keeps one of them
-RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user wants of a run.
-
-    Args:
-        merge_stderr: True if a rank's two streams become one.
-        forward: True if the ranks' output is shown.
-        verbose: True if all of it is shown.
-        hang_after: seconds without progress that are a hang.
-        on_hang: "report" or "abort".
-    """
-
-    merge_stderr: bool
-    forward: bool
-    verbose: bool
-    hang_after: float
-    on_hang: str
 
 
 class Supervisor:
@@ -87,8 +62,8 @@ class Supervisor:
     ):
         self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
         self._interrupts, self._num_seen, self._account, self._watch = interrupts, 0, account, watch
-        self._messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue()
         self._members = Members()
+        self._reception = Reception(plan, settings, folder, console, self._members)
         self._hang_watch = HangWatch(self._members, settings.hang_after, folder, console)
         self._teller = Teller(plan, self._members, folder, console)
         self._ending: Ending | None = None
@@ -97,17 +72,13 @@ class Supervisor:
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
         self._is_terminating = self._has_hung = self._has_lost_engine = False
         self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
-        self._refusal: tuple[int, str] | None = None  # a rank, and why its host's ranks and this one's are no job
-        self._clocks: set[str] = set()  # hosts whose clocks are off
-        self._installed = installed()
-        self._session: str | None = None  # the engine's folder, which one that is killed leaves
-        self._looked = time.monotonic()
+        self._silence = Silence(plan, self._members, watch)
+        self._lost_at_start: tuple[str, ...] = ()
 
     def run(self) -> Outcome:
         """How it ended, once all ranks and the engine that started them are gone."""
         door = wire.Door(self._plan.is_one_host)
-        for _ in range(DOORKEEPERS):
-            threading.Thread(target=door.admit, args=[self._admit], daemon=True).start()
+        self._reception.open(door)
         with tempfile.TemporaryFile() as engine_log:
             self._engine = self._start(door.invitation, engine_log)
             try:
@@ -132,31 +103,12 @@ class Supervisor:
             start_new_session=True,
         )
 
-    def _admit(self, channel: wire.Channel) -> None:
-        threading.Thread(target=self._listen, args=[channel], daemon=True).start()
-
-    def _listen(self, channel: wire.Channel) -> None:
-        hello = channel.receive()
-        if hello is None:
-            return
-        hello["ahead"] = hello["time"] - time.time()
-        self._messages.put((channel, hello))
-        message: wire.Message | None = hello
-        while message is not None:
-            message = channel.receive()
-            if message is not None and "bar" in message:
-                self._console.bar(hello["hello"], message["output"], message["text"].rstrip(), message["bar"] == "done")
-            elif message is not None and "output" in message:
-                self._console.output(hello["hello"], message["output"], message["text"])
-            else:
-                self._messages.put((hello["hello"], message))
-
     def _react(self) -> None:
         """Handles the messages that come within TICK_SECONDS."""
         deadline = time.monotonic() + TICK_SECONDS
         while (rest := deadline - time.monotonic()) > 0:
             try:
-                source, message = self._messages.get(timeout=rest)
+                source, message = self._reception.messages.get(timeout=rest)
             except queue.Empty:
                 return
             if isinstance(source, wire.Channel):
@@ -168,43 +120,12 @@ class Supervisor:
                 return
 
     def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
-        rank, host = hello["hello"], hello["host"]
-        self._session = hello["session"] if self._plan.is_one_host else None
-        if (differs := difference(host, hello["installed"], self._installed)) is not None:
-            self._refusal = self._refusal or (rank, differs)
-            channel.close()
+        if not self._reception.welcome(channel, hello):
             return self._end_ranks("kill")
-        member = self._members.of_rank[rank] = Member(channel, host, State(rank))
-        if abs(hello["ahead"]) > CLOCK_SECONDS:
-            member.ahead = hello["ahead"]
-            self._note_clock(host, member.ahead)
-        place = self._plan.places[rank]
-        environment = {} if self._plan.is_one_host else exported(os.environ)
-        environment |= self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
-        environment |= {} if place.device is None else {"DEVICE_ID": place.device}
-        channel.send(
-            {
-                "environment": environment,
-                "folder": None if self._folder.path is None else str(self._folder.path),
-                "forward": self._settings.forward,
-                "merge_stderr": self._settings.merge_stderr,
-                "verbose": self._settings.verbose,
-                "attempt": self._folder.attempt,
-            }
-        )
         if self._is_terminating:
             channel.send({"terminate": True})
         if self._is_complete:
             self._describe()
-
-    def _note_clock(self, host: str, ahead: float) -> None:
-        """Says once that a host's clock is off, which times in its logs are by."""
-        if host not in self._clocks:
-            self._clocks.add(host)
-            how = "ahead of" if ahead > 0 else "behind"
-            text = f"the clock of host {host} is {abs(ahead):.0f} s {how} this host's; times in its logs are its own"
-            self._console.say(text)
-            self._folder.event("warning", text)
 
     def _hear(self, rank: int, message: wire.Message | None) -> None:
         member = self._members.of_rank[rank]
@@ -252,7 +173,8 @@ class Supervisor:
             can_hear = any(member.state.has_joined for member in self._members.of_rank.values())
             since_failure = end.time - (end.failed or end.time)
             grace = max(DEAF_SECONDS, GRACE_SECONDS - since_failure) if can_hear else DEAF_SECONDS
-            self._deadline = time.monotonic() + (ENDING_SECONDS if self._ending else grace)
+            is_calm = self._ending is not None and (self._change is None or end.is_interrupt)
+            self._deadline = time.monotonic() + (ENDING_SECONDS if is_calm else grace)
 
     def _look_around(self) -> None:
         """Does what is due: what the user asked for, a look for hangs, the end of ranks that are left."""
@@ -273,24 +195,12 @@ class Supervisor:
             self._end_ranks("kill" if self._is_terminating else "terminate")
 
     def _look_for_silence(self) -> None:
-        before, self._looked = self._looked, time.monotonic()
-        was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
-        limit = DEAD_SECONDS if self._is_terminating else SILENCE_SECONDS
-        for rank, member in self._members.running.items():
-            if was_asleep:
-                member.heard = self._looked
-            elif self._looked - member.heard > limit or self._is_host_lost(rank, member):
-                self._note_vanished(rank, member)
-
-    def _is_host_lost(self, rank: int, member: Member) -> bool:
-        """True if a job that can do without a rank's host hears nothing from there, and ssh does not reach it."""
-        if self._watch is None:
-            return False
-        host = self._plan.places[rank].host
-        if self._looked - member.heard < DOUBT_SECONDS:
-            self._watch.forget(host)
-            return False
-        return self._watch.is_lost(host)
+        for rank, member in self._silence.look(self._is_terminating):
+            self._note_vanished(rank, member)
+        if not self._is_complete and not self._is_terminating:
+            self._lost_at_start = self._silence.lost_at_start()
+            if self._lost_at_start:
+                self._end_ranks("kill")
 
     def _look_for_another_world(self) -> None:
         """Lets all ranks stop after a step if another world should go on from there."""
@@ -350,7 +260,7 @@ class Supervisor:
         if self._engine.poll() is None:
             os.killpg(self._engine.pid, signal.SIGKILL)
             self._engine.wait()
-            remove_session(self._session)
+            remove_session(self._reception.session)
 
     def _describe(self) -> None:
         hosts = {str(rank): member.host for rank, member in sorted(self._members.of_rank.items())}
@@ -359,8 +269,8 @@ class Supervisor:
         self._folder.event("start", text, num_ranks=len(hosts), hosts=sorted(set(hosts.values())))
 
     def _conclude(self, engine_output: str) -> Outcome:
-        if self._refusal is not None:
-            return self._teller.refusal(*self._refusal, REFUSED_STATUS)
+        if self._reception.refusal is not None:
+            return self._teller.refusal(*self._reception.refusal, REFUSED_STATUS)
         ended, num_ranks = self._members.ended, len(self._plan.places)
         first = first_failure(list(ended.values()))
         if self._num_seen:
@@ -375,5 +285,6 @@ class Supervisor:
             return Outcome(HANG_STATUS, "it hung")
         is_engines_fault = self._has_lost_engine and (first is None or first.was_told)
         if len(ended) < num_ranks or is_engines_fault:
-            return self._teller.engine_failure(self._engine, not self._has_lost_engine, engine_output)
+            is_early = not self._has_lost_engine
+            return self._teller.engine_failure(self._engine, is_early, engine_output, self._lost_at_start)
         return Outcome(0, "it finished") if first is None else self._teller.failure(first)

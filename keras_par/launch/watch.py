@@ -1,11 +1,14 @@
 """Looks for hosts that come and go while a world runs."""
 
 import threading
+import time
 from collections.abc import Sequence
 
 from keras_par.cluster.hosts import Place
 from keras_par.cluster.reach import Ssh, obstacle
 from keras_par.launch.worlds import LOOK_SECONDS, Worlds
+
+ASK_SECONDS = 5.0  # from one question whether a silent host is there to the next
 
 
 class Watch:
@@ -20,7 +23,7 @@ class Watch:
     def __init__(self, worlds: Worlds, current: Sequence[Place], ssh: Ssh):
         self._worlds, self._current, self._ssh = worlds, current, ssh
         self._is_over = threading.Event()
-        self._asked: dict[str, bool | None] = {}  # silent hosts, and whether ssh reaches them, None if not known yet
+        self._asked: dict[str, tuple[float, bool | None]] = {}  # when ssh was asked for a host; if it is there
         self.reason: str | None = None  # why another world should take the place of this one
         threading.Thread(target=self._look, name="kp-watch", daemon=True).start()
 
@@ -29,20 +32,16 @@ class Watch:
         self._is_over.set()
 
     def is_lost(self, host: str) -> bool:
-        """True once ssh does not reach a host, which it is asked when this is called first."""
-        if host not in self._asked:
-            self._asked[host] = None
+        """True once ssh does not reach a host, which it is asked again and again while this is called."""
+        asked, is_there = self._asked.get(host, (0.0, True))
+        if is_there and time.monotonic() - asked > ASK_SECONDS:
+            self._asked[host] = (time.monotonic(), None)
             threading.Thread(target=self._ask, args=[host], daemon=True).start()
-        return self._asked[host] is False
-
-    def forget(self, host: str) -> None:
-        """A host has spoken again."""
-        self._asked.pop(host, None)
+        return is_there is False
 
     def _ask(self, host: str) -> None:
         is_there = obstacle(host, self._ssh) is None
-        if host in self._asked:
-            self._asked[host] = is_there
+        self._asked[host] = (time.monotonic(), is_there)
 
     def _look(self) -> None:
         while not self._is_over.wait(LOOK_SECONDS):
