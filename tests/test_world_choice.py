@@ -9,11 +9,13 @@ from keras_par.cluster.discovery import discovered
 from keras_par.cluster.hosts import ClusterError, Host, Place
 from keras_par.cluster.left_out import MOST_SECONDS, LeftOut
 from keras_par.cluster.reach import AS_SET
+from keras_par.launch import watch as watching
 from keras_par.launch import worlds as choice
 from keras_par.launch.account import Account
 from keras_par.launch.cli import main
 from keras_par.launch.wanted import Span, UsageError, limits_of
-from keras_par.launch.worlds import ChangingWorlds, Limits
+from keras_par.launch.watch import Watch
+from keras_par.launch.worlds import ChangingWorlds, FixedWorlds, Limits
 from keras_par.report import head, page, run_folder
 from tests import run_folders, worlds
 
@@ -151,6 +153,38 @@ def test_hosts_that_cannot_be_read_end_no_world(cluster):
     asked = ChangingWorlds(read, Limits(1, None, 1), 0.1, AS_SET, said.append)
     assert asked.better_than([Place(0, "a")]) is asked.better_than([Place(0, "a")]) is None
     assert said == ["the list is gone."]
+
+
+def test_a_list_of_hosts_that_is_half_written_ends_no_world(cluster, monkeypatch):
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.01)
+    looks = iter([None, "host b has fewer slots now", None, "5 ranks fit now", "5 ranks fit now", "5 ranks fit now"])
+    seen: list[str | None] = []
+
+    class Listed(FixedWorlds):
+        def better_than(self, current):
+            seen.append(watch.reason if seen else None)
+            return next(looks, "5 ranks fit now")
+
+    watch = Watch(Listed([]), [], AS_SET)
+    while len(seen) < 8:
+        time.sleep(0.01)
+    watch.close()
+    assert seen[:8] == [None] * 5 + ["5 ranks fit now"] * 3
+
+
+def test_a_world_waits_where_the_list_cannot_be_read_yet(cluster):
+    answers = iter([ClusterError("keras-par: it names no host."), [A]])
+    said: list[str] = []
+
+    def read():
+        answer = next(answers)
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+    asked = ChangingWorlds(read, Limits(1, None, 1), 5.0, AS_SET, said.append)
+    assert next_of(asked) == "aa"
+    assert said[0] == "it names no host."
 
 
 def options(**given) -> argparse.Namespace:

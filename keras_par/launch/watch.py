@@ -44,5 +44,8 @@ class Watch:
         self._asked[host] = (time.monotonic(), is_there)
 
     def _look(self) -> None:
+        before = None  # a list of hosts may be looked at while it is written
         while not self._is_over.wait(LOOK_SECONDS):
-            self.reason = self._worlds.better_than(self._current)
+            found = self._worlds.better_than(self._current)
+            self.reason = found if found == before else None
+            before = found

@@ -44,7 +44,7 @@ class Worlds(ABC):
             is_over: says that the user does not want to wait any more.
 
         Raises:
-            ClusterError: there are too few hosts, or their description is wrong.
+            ClusterError: there are too few hosts.
         """
 
     @abstractmethod
@@ -112,7 +112,7 @@ class ChangingWorlds(Worlds):
         least = max(self._limits.first if self._is_first else self._limits.least, 1)
         deadline, is_told = time.monotonic() + self._timeout, False
         while not is_over():
-            found = self._places(known=())
+            found = self._places_if_known()
             if len(found) >= least:
                 self._is_first = False
                 return found
@@ -152,6 +152,14 @@ class ChangingWorlds(Worlds):
     def blame(self, host: str) -> None:
         seconds = self._left_out.add(host, slots=1)
         self._say(f"host {host} gets one rank less for {seconds:.0f} s, because ranks are killed there again and again")
+
+    def _places_if_known(self) -> list[Place]:
+        """None where the hosts' description is wrong just now, as a file that is being written."""
+        try:
+            return self._places(known=())
+        except ClusterError as error:
+            self._tell_once(str(error).removeprefix("keras-par: "))
+            return []
 
     def _places(self, known: Sequence[str]) -> list[Place]:
         """Where as many ranks as are allowed fit; empty if too few do. Hosts that are `known` are taken to be there."""
