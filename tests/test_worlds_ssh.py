@@ -20,7 +20,7 @@ pytestmark = [
 ]
 FIRST, SECOND, THIRD = NAMES = ("kp-worlds-0", "kp-worlds-1", "kp-worlds-2")
 ENGINES = ("mpi", "gloo")
-NUM_EPOCHS = 20
+NUM_EPOCHS = 16
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import psutil
 from tests.compare import relative_distance
 from tests.launcher import Job, program, run
 
-NUM_EPOCHS = 3
+NUM_EPOCHS = 5
 TOLERANCE = 1e-6  # between worlds; the same world has the same bits
 
 

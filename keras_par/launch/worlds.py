@@ -10,7 +10,7 @@ from keras_par.cluster.hosts import ClusterError, Host, Place, places
 from keras_par.cluster.left_out import LeftOut
 from keras_par.cluster.reach import Ssh, is_local, obstacles
 
-LOOK_SECONDS = 2.0  # from one look for hosts to the next
+LOOK_SECONDS = 1.0  # from one look for hosts to the next
 UNREACHABLE_SECONDS = 10.0  # until ssh tries a host again
 
 

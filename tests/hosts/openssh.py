@@ -30,16 +30,19 @@ def servers(hosts: Hosts) -> Iterator[None]:
         raise RuntimeError(NOT_INSTALLED)
     Path("/run/sshd").mkdir(exist_ok=True)  # which the server wants to be there
     with tempfile.TemporaryDirectory(prefix="kp-ssh-") as folder:
-        settings = settings_in(Path(folder))
+        settings, running = settings_in(Path(folder)), []
         try:
             for name in hosts.names:
                 (FILES / name / "ssh").mkdir()
                 (FILES / name / "ssh" / "ssh_config").write_text(client_settings(Path(folder)))
-                hosts.start(name, [SERVER, "-D", "-f", str(settings)], ENVIRONMENT)
+                running.append(hosts.start(name, [SERVER, "-D", "-f", str(settings)], ENVIRONMENT))
             for name in hosts.names:
                 wait_for(hosts, name)
             yield
         finally:
+            for server in running:
+                server.kill()
+                server.wait()
             for name in hosts.names:
                 shutil.rmtree(FILES / name / "ssh", ignore_errors=True)
 
