@@ -17,6 +17,7 @@ PARTS = {
     "maps": ("maps", "what the search finds beside layout maps that people made"),
     "found-plans": ("found_plans", "what the plans that are found gain over data parallel"),
     "hosts": ("hosts", "what goes between two hosts, and how long it takes"),
+    "losses": ("losses", "jobs that lose hosts and ranks at random: steps, time, and how they end"),
     "process-sets": ("process_sets", "what Horovod's dynamic process sets cost"),
 }
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from keras_par.agent.states import Exit, State
-from keras_par.base.heartbeat import NEVER, Page
+from keras_par.base.heartbeat import BY_USER, FOR_ANOTHER_WORLD, NEVER, Page
 from keras_par.job.heartbeat import Heartbeat
 from keras_par.launch.ending import Ending
 from keras_par.launch.members import Member, Members
@@ -40,7 +40,7 @@ def test_nobody_is_told_where_to_stop_before_all_have_answered(members):
     for rank in range(2):
         ending.note_pause(rank, answer(5))
         ending.decide()
-    assert last_orders(members) == [{"pause": True}] * 3
+    assert last_orders(members) == [{"pause": BY_USER}] * 3
 
 
 def test_ranks_in_fit_stop_before_a_step_that_none_has_begun(members):
@@ -60,6 +60,16 @@ def test_a_rank_outside_of_fit_gets_all_interrupted(members):
         assert member.channel.sent[-2:] == [{"stop_before": 2**62}, {"signal": int(signal.SIGINT)}]
 
 
+def test_for_another_world_ranks_outside_of_fit_are_let_go_on(members):
+    ending = Ending(members, is_of_user=False)
+    for rank in range(3):
+        ending.note_pause(rank, answer(5, is_in_fit=rank != 1))
+    ending.decide()
+    assert ending.is_given_up
+    for member in members.running.values():
+        assert member.channel.sent == [{"pause": FOR_ANOTHER_WORLD}, {"pause": 0}]
+
+
 def test_a_rank_that_ends_before_it_answers_keeps_nobody_waiting(members):
     ending = Ending(members)
     ending.note_pause(0, answer(5))
@@ -68,7 +78,9 @@ def test_a_rank_that_ends_before_it_answers_keeps_nobody_waiting(members):
     members.of_rank[2].end = Exit(2, "node", 0, 1.0)
     ending.decide()
     ending.decide()
-    assert [member.channel.sent for member in members.running.values()] == [[{"pause": True}, {"stop_before": 7}]] * 2
+    assert [member.channel.sent for member in members.running.values()] == [
+        [{"pause": BY_USER}, {"stop_before": 7}]
+    ] * 2
 
 
 @pytest.mark.parametrize("positions", [(5, 5, 5), (5, 6, 5), (6, 6, 5)])

@@ -34,6 +34,7 @@ TERMINATE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 DRAIN_SECONDS = 1.0  # children of a program that has ended may hold its output open
 SETTLE_SECONDS = 0.02  # until a step that was beginning sees that it shall pause
 NOTES = {"epoch": "epochs.jsonl", "about": "about.jsonl"}  # kinds that are kept for the report, and where
+TOLD = ("first_step", "resume", "stopped", "checkpoint")  # kinds that the launcher is told of
 TAIL_LINES = 400
 STACK_LASTS_SECONDS = 5.0  # from an error until its stack is written
 BAR_SECONDS = 0.2  # from one picture of a progress bar to the next
@@ -212,8 +213,8 @@ class Agent:
                 self._log.note(NOTES[kind], note)
             elif kind == "failure":
                 self._failure = note
-            elif kind in ("resume", "stopped", "checkpoint"):
-                self._channel.send({kind: note["text"]})
+            elif kind in TOLD:
+                self._channel.send({kind: note})
 
     def _warn(self, text: str) -> None:
         self._channel.send({"warning": text})
@@ -229,7 +230,7 @@ class Agent:
         elif "knock" in order:
             self._knock(order["knock"])
         elif "pause" in order:
-            self._pause()
+            self._pause(order["pause"])
         elif "stop_before" in order:
             self._process.page.stop_before = order["stop_before"]
         elif "signal" in order:
@@ -248,8 +249,10 @@ class Agent:
         knocks = Knocks(addresses)
         self._after(ANSWER_SECONDS, lambda: self._channel.send({"unanswered": knocks.unanswered()}))
 
-    def _pause(self) -> None:
-        self._process.page.pause = 1
+    def _pause(self, why: int) -> None:
+        self._process.page.pause = why
+        if not why:
+            return
         time.sleep(SETTLE_SECONDS)
         page = self._process.page
         self._channel.send({"paused": {"executions": page.executions, "is_in_fit": bool(page.in_fit)}})
@@ -293,6 +296,7 @@ class Agent:
             stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS else None,
             place=dataclasses.replace(self._state, **failed).place(),
             rss=self._state.rss,
+            steps=self._state.steps,
             log=str(self._log.path("stdout" if self._job["merge_stderr"] else "stderr")) if self._log else None,
         )
         self._channel.send({"exit": as_message(end)})

@@ -57,6 +57,7 @@ class Exit:
     stack: str | None = None  # where a fault such as SIGSEGV was
     place: str = ""  # where in training it was
     rss: int = 0  # bytes of memory at its last sample
+    steps: int = 0  # of training, that it had begun
     log: str | None = None  # the path of its stderr
 
     def by_clock_ahead(self, seconds: float) -> "Exit":

@@ -47,6 +47,11 @@ class Channel:
     def close(self) -> None:
         self._connection.close()
 
+    def hang_up(self) -> None:
+        """Ends the connection, also for a thread that waits in `receive`."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as own:
+            own.shutdown(socket.SHUT_RDWR)
+
 
 class Door:
     """Where agents connect to the launcher.

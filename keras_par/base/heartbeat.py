@@ -17,6 +17,7 @@ SHORTEST_STEP = 1e-5  # seconds: where the first bucket of step times begins
 BUCKETS_PER_OCTAVE, NUM_BUCKETS = 4, 96
 MAGIC = 0x6B7031
 NEVER = -1
+BY_USER, FOR_ANOTHER_WORLD = 1, 2  # why all ranks stop after the same step
 
 
 class Page(ctypes.Structure):
@@ -26,7 +27,7 @@ class Page(ctypes.Structure):
         ("magic", ctypes.c_uint32),
         ("pid", ctypes.c_uint32),  # of the process that writes, 0 before it has begun to
         # Written by the watcher.
-        ("pause", ctypes.c_uint32),  # 1: wait before the next step until stop_before is known
+        ("pause", ctypes.c_uint32),  # not 0, but why: wait before the next step until stop_before is known
         ("stop_before", ctypes.c_int64),  # the number of a call of a step function that must not begin, or NEVER
         # Written by the rank.
         ("call", ctypes.c_uint32),  # the innermost, in CALLS

@@ -125,7 +125,10 @@ class RankCheckpoint(Callback):
     def on_train_begin(self, logs=None):
         self._writer.finish()  # what a fit that failed had begun
         found = look_together(self._directory, self._prefix, self._communicator)
-        folders.remove_leftovers(self._directory, self._prefix, self._communicator.rank, found["names"])
+        is_first = self._communicator.rank == 0
+        others = folders.ranks_without_process(self._directory, self._communicator.size) if is_first else []
+        for rank in (self._communicator.rank, *others):
+            folders.remove_leftovers(self._directory, self._prefix, rank, found["names"])
         self._iterator = epochs.newest()
         self._serial = found["serial"]
         if self._best is not None:

@@ -83,7 +83,7 @@ class Resume(Callback):
                 "done" + (", and a callback had stopped the run" if manifest.stopped else "")
             )
             print(f"keras-par: {text}", flush=True)
-            heartbeat.current().tell("resume", text=text)
+            heartbeat.current().tell("resume", text=text, name=manifest.name)
 
     def on_all_begun(self) -> None:
         """Gives the callbacks back what they remembered, after each has begun anew."""

@@ -11,12 +11,19 @@ from keras_par.checkpoint.files import TEMPORARY
 from keras_par.checkpoint.manifest import CheckpointError, Manifest
 from keras_par.checkpoint.reader import Reader
 
+RANK_FOLDER = re.compile(r"rank\.(\d{1,6})")
 # A checkpoint whose name is taken, as where a run was set back, has a number behind it: none is ever written over.
 NAME = re.compile(r"(?P<prefix>.+)-\d+_\d+(\.\d+)?")
 
 
 def rank_folder(folder: Path, rank: int) -> Path:
     return folder / f"rank.{rank}"
+
+
+def ranks_without_process(folder: Path, num_ranks: int) -> list[int]:
+    """Ranks that have a folder from when the job had more of them."""
+    found = (RANK_FOLDER.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in found if match and int(match[1]) >= num_ranks)
 
 
 def file_of(name: str, rank: int) -> str:
@@ -69,12 +76,12 @@ def remove(folder: Path, manifest: Manifest) -> None:
 
 
 def remove_leftovers(folder: Path, prefix: str, rank: int, names: Collection[str]) -> None:
-    """Deletes this rank's files of checkpoints that a killed job did not complete.
+    """Deletes a rank's files of checkpoints that a killed job did not complete.
 
     Args:
         folder: of the checkpoints.
         prefix: of their names.
-        rank: this rank.
+        rank: whose files; rank 0's include manifests.
         names: of the checkpoints that have a manifest, whether it can be read or not.
     """
     for path in rank_folder(folder, rank).iterdir():

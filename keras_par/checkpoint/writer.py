@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class Writer:
         self._manifest: Manifest | None = None
         self._written: File | None = None
         self._complaint: str | None = None
+        self._taken: dict[str, float] = {}  # when the state was copied, and after how many steps of this process
 
     @property
     def is_writing(self) -> bool:
@@ -60,6 +62,7 @@ class Writer:
                 "same callbacks.",
             )
         self._manifest, self._written, self._complaint = dataclasses.replace(manifest, name=free), None, None
+        self._taken = {"taken": time.time(), "steps": heartbeat.current().page.steps}
         self._thread = threading.Thread(target=self._write, args=(free, arrays), name="kp-checkpoint")
         self._thread.start()
         if not self._asynchronous:
@@ -109,7 +112,8 @@ class Writer:
 
     def _complete(self, manifest: Manifest, files: list[File]) -> None:
         manifests.write(self._folder, dataclasses.replace(manifest, files=files))
-        heartbeat.current().tell("checkpoint", text=f"{manifest.name} in {self._folder}")
+        text = f"{manifest.name} in {self._folder}"
+        heartbeat.current().tell("checkpoint", text=text, name=manifest.name, **self._taken)
         if self._keep is not None:
             for old in folders.complete(self._folder, self._prefix)[: -self._keep]:
                 folders.remove(self._folder, old)

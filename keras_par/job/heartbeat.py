@@ -31,6 +31,7 @@ class Heartbeat:
     def __init__(self, page: Page, notes: int | None):
         self.page, self._notes = page, notes
         self._step_began = self._loss_read = 0.0
+        self._has_trained = False  # a step of training was done
         page.pid, page.loss = os.getpid(), math.nan
         self.is_marked = False  # the step under way was traced with marks that tell its phases
         page.phase_since = time.monotonic()
@@ -43,7 +44,7 @@ class Heartbeat:
 
     @property
     def must_stop(self) -> bool:
-        """True if all ranks stop after the step that was just done, because the user ended the job."""
+        """True if all ranks stop after the step that was just done, for the user or for another world."""
         page = self.page
         return page.stop_before != NEVER and page.executions + 1 >= page.stop_before
 
@@ -98,6 +99,9 @@ class Heartbeat:
         """Notes that a step function has returned, and twice a second the loss in what it returned."""
         self.enter(CALLBACK)
         page = self.page
+        if not self._has_trained and CALLS[page.call] in TRAINING:
+            self._has_trained = True
+            self.tell("first_step")
         if (
             CALLS[page.call] in TRAINING
             and page.phase_since - self._loss_read > LOSS_SECONDS

@@ -1,63 +1,164 @@
-"""Runs a job, and again after a failure as often as its user allows."""
+"""Runs a job, and again after a failure as often as its user allows, or with other ranks as hosts come and go."""
 
-import argparse
 import contextlib
 import os
 import platform
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from keras_par.base.version import VERSION
+from keras_par.cluster.hosts import ClusterError, Place
+from keras_par.cluster.reach import Ssh, obstacles
 from keras_par.launch import verdict
+from keras_par.launch.account import Account
 from keras_par.launch.console import Console
-from keras_par.launch.engines import Plan
+from keras_par.launch.engines import EngineError, Plan
+from keras_par.launch.outcome import Outcome
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.supervisor import Settings, Supervisor
+from keras_par.launch.settings import Settings
+from keras_par.launch.supervisor import Supervisor
+from keras_par.launch.watch import Watch
+from keras_par.launch.worlds import ChangingWorlds, Worlds
 
 ECHO_SECONDS = 1.0  # a terminal that closes sends several signals at once, which are not the user's second
+NO_WORLD_STATUS = 1  # there are too few hosts
 
 
-def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], folder: RunFolder) -> int:
+@dataclass(frozen=True)
+class Job:
+    """What is run.
+
+    Args:
+        command: what each rank runs.
+        worlds: where.
+        plan: makes of the places of a world how it is started.
+        ssh: how to get to other hosts.
+        max_restarts: failures after which it is started again.
+        settings: what its user wants.
+    """
+
+    command: Sequence[str]
+    worlds: Worlds
+    plan: Callable[[Sequence[Place]], Plan]
+    ssh: Ssh
+    max_restarts: int
+    settings: Settings
+
+
+class Attempts:
+    """The attempts of a job, one after another.
+
+    Args:
+        job: what is run.
+        folder: of the run.
+        console: where things are shown.
+    """
+
+    def __init__(self, job: Job, folder: RunFolder, console: Console):
+        self._job, self._folder, self._console = job, folder, console
+        self._account = Account()
+        self._num_restarts = 0
+        self._killed: str | None = None  # the host that a rank was killed on, at the end of the last attempt
+        self._warning: str | None = None  # that was told
+        self._num_ranks = 0
+
+    def run(self) -> int:
+        """The exit status of the job."""
+        began = time.monotonic()
+        with noted_signals() as interrupts:
+            status = self._all(interrupts)
+            counted, lost = self._account.counted(), self._account.num_steps_lost
+            text = f"the job ended with status {status}"
+            self._folder.event("end", text, status=status, counted=counted, steps_lost=lost)
+            if self._account.num_worlds > 1:
+                self._console.say(verdict.worlds(self._account.num_worlds, lost, self._account.share()))
+            if status == 0:
+                logs = None if self._folder.path is None else str(self._folder.path)
+                self._console.say(verdict.finished(self._num_ranks, time.monotonic() - began, logs))
+        return status
+
+    def _all(self, interrupts: list[int]) -> int:
+        """Runs one attempt after another; the status of the last."""
+        status = NO_WORLD_STATUS
+        while True:
+            try:
+                places = self._job.worlds.next(is_over=lambda: bool(interrupts))
+                plan = self._job.plan(places)
+            except (ClusterError, EngineError) as error:
+                if interrupts:
+                    return 128 + interrupts[0]
+                self._console.panel("the job does not go on", [str(error).removeprefix("keras-par: ")])
+                self._folder.event("crash", str(error))
+                return status
+            outcome = self._one(plan, interrupts)
+            status = outcome.status
+            if interrupts or not self._goes_on(outcome):
+                return status
+
+    def _one(self, plan: Plan, interrupts: list[int]) -> Outcome:
+        """Runs one attempt."""
+        self._num_ranks = len(plan.places)
+        self._console.expect(self._num_ranks)
+        if plan.warning and plan.warning != self._warning:
+            self._console.say(plan.warning)
+            self._warning = plan.warning
+        changes = isinstance(self._job.worlds, ChangingWorlds)
+        watch = Watch(self._job.worlds, plan.places, self._job.ssh) if changes else None
+        self._folder.describe(num_ranks=self._num_ranks)
+        self._account.begin()
+        began = time.time()
+        try:
+            supervisor = Supervisor(
+                plan, self._job.settings, self._folder, self._console, interrupts, self._account, watch
+            )
+            outcome = supervisor.run()
+        finally:
+            if watch is not None:
+                watch.close()
+        hosts = list(dict.fromkeys(place.host for place in plan.places))
+        text = f"{self._num_ranks} rank(s) on {len(hosts)} host(s), until: {outcome.why}"
+        self._folder.event("world", text, num_ranks=self._num_ranks, hosts=hosts, began=began, why=outcome.why)
+        return outcome
+
+    def _goes_on(self, outcome: Outcome) -> bool:
+        """True if another attempt follows, which is told; what the next world must know is passed on."""
+        if outcome.is_change:
+            self._folder.attempt += 1
+            text = f"all ranks have stopped after the same step, to go on with others: {outcome.why}"
+            self._console.say(text)
+            self._folder.event("change", text)
+            return True
+        if outcome.status == 0 or self._num_restarts == self._job.max_restarts:
+            return False
+        for host in [*obstacles(list(outcome.lost), self._job.ssh), *filter(None, [outcome.refused])]:
+            self._job.worlds.lose(host)
+        if outcome.killed is not None and outcome.killed == self._killed and not self._account.has_advanced:
+            self._job.worlds.blame(outcome.killed)
+        self._killed = outcome.killed
+        self._num_restarts += 1
+        self._folder.attempt += 1
+        text = f"restart {self._num_restarts} of {self._job.max_restarts}, after status {outcome.status}"
+        self._console.say(text)
+        self._folder.event("restart", text)
+        return True
+
+
+def supervise(job: Job, engine: str, folder: RunFolder, console: Console) -> int:
     """Runs the job, and again after a failure as often as the user allows."""
-    console, began = Console(len(plan.places)), time.monotonic()
     folder.describe(
-        command=command,
-        engine=plan.engine,
-        num_ranks=len(plan.places),
+        command=list(job.command),
+        engine=engine,
         hosts={},
         started=time.time(),
         keras_par=VERSION,
         python=platform.python_version(),
     )
-    if plan.warning:
-        console.say(plan.warning)
-    if arguments.log_dir and not arguments.tee:
-        console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
-    settings = Settings(
-        merge_stderr=arguments.merge_stderr,
-        forward=arguments.log_dir is None or arguments.tee,
-        verbose=arguments.verbose or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0",
-        hang_after=arguments.hang_after,
-        on_hang=arguments.on_hang,
-    )
-    with noted_signals() as interrupts:
-        while True:
-            status = Supervisor(plan, settings, folder, console, interrupts).run()
-            if status == 0 or interrupts or folder.attempt == arguments.max_restarts:
-                break
-            folder.attempt += 1
-            text = f"restart {folder.attempt} of {arguments.max_restarts}, after status {status}"
-            console.say(text)
-            folder.event("restart", text)
-        folder.event("end", f"the job ended with status {status}", status=status)
-        if status == 0:
-            logs = None if folder.path is None else str(folder.path)
-            console.say(verdict.finished(len(plan.places), time.monotonic() - began, logs))
-        if folder.complaint:
-            console.say(folder.complaint)
-        is_shown = console.close()
-    if not is_shown:
+    status = Attempts(job, folder, console).run()
+    if folder.complaint:
+        console.say(folder.complaint)
+    if not console.close():
         os._exit(status)  # Python's own end would flush the stream in which a thread still writes, and abort
     return status
 

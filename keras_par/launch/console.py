@@ -18,13 +18,11 @@ CLOSE_SECONDS = 5.0  # for a terminal to take what is left
 class Console:
     """Standard output and error of the launcher. A closed one is dropped, and one that nobody reads stops nobody else.
 
-    Args:
-        num_ranks: of the job; with one rank its lines have no prefix.
+    A job of one rank has lines without a prefix.
     """
 
-    def __init__(self, num_ranks: int):
-        self._width = len(str(num_ranks - 1))
-        self._has_prefix = num_ranks > 1
+    def __init__(self):
+        self._width, self._has_prefix = 1, False
         self._waiting: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -34,6 +32,11 @@ class Console:
                 stream.reconfigure(errors="backslashreplace")
         self._thread = threading.Thread(target=self._show, name="kp-console", daemon=True)
         self._thread.start()
+
+    def expect(self, num_ranks: int) -> None:
+        """Prepares for lines of so many ranks."""
+        self._width = max(self._width, len(str(num_ranks - 1)))
+        self._has_prefix = self._has_prefix or num_ranks > 1
 
     def output(self, rank: int, stream: str, text: str) -> None:
         """Prints lines of a rank, each behind its number; waits while too much is waiting."""

@@ -41,3 +41,8 @@ class Members:
         for rank, member in self.running.items():
             if ranks is None or rank in ranks:
                 member.channel.send({what: content})
+
+    def part(self) -> None:
+        """Ends the connections to all agents; one that is out of reach hears of it when it is back."""
+        for member in self.of_rank.values():
+            member.channel.hang_up()

@@ -4,19 +4,33 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from keras_par.cluster.binding import devices
-from keras_par.cluster.hosts import ClusterError
+from keras_par.cluster.hosts import ClusterError, Place, places
 from keras_par.cluster.reach import Ssh, require_reachable
 from keras_par.cluster.slurm import is_in_allocation
 from keras_par.launch import background, engines
-from keras_par.launch.attempts import supervise
+from keras_par.launch.attempts import Job, supervise
+from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.wanted import USAGE_STATUS, UsageError, command_of, places_of, variables_of
+from keras_par.launch.settings import Settings
+from keras_par.launch.wanted import (
+    USAGE_STATUS,
+    Span,
+    UsageError,
+    command_of,
+    hosts_of,
+    limits_of,
+    places_of,
+    variables_of,
+)
+from keras_par.launch.worlds import ChangingWorlds, FixedWorlds
 
 HANG_SECONDS = 120.0
+ELASTIC_SECONDS = 600.0  # as horovodrun has it
 
 
 def add_parser(commands) -> None:
@@ -33,6 +47,7 @@ def add_parser(commands) -> None:
         allow_abbrev=False,
     )
     add_places(parser.add_argument_group("where"))
+    add_worlds(parser.add_argument_group("hosts that come and go"))
     add_output(parser.add_argument_group("output"))
     add_trouble(parser.add_argument_group("when something goes wrong"))
     add_program(parser.add_argument_group("what"))
@@ -52,7 +67,7 @@ def add_places(where: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="as torchrun's: ranks on each host; auto: one for each GPU of this host, or else for each core",
     )
-    where.add_argument("--nnodes", type=positive, metavar="N", help="take so many of the hosts")
+    where.add_argument("--nnodes", type=span, metavar="N", help="take so many of the hosts; MIN:MAX: see --min-np")
     where.add_argument("--node-rank", "--node_rank", type=not_negative, help=argparse.SUPPRESS)  # torchrun's
     hosts = where.add_mutually_exclusive_group()
     hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and how many ranks each may have")
@@ -60,11 +75,43 @@ def add_places(where: argparse._ArgumentGroup) -> None:
     hosts.add_argument(
         "--rank-table", type=Path, metavar="FILE", help="JSON with servers, devices, rank ids; or RANK_TABLE_FILE"
     )
+    hosts.add_argument(
+        "--host-discovery-script",
+        type=Path,
+        metavar="FILE",
+        help="a program that prints a line HOST:SLOTS for each host that there is just now",
+    )
     where.add_argument("-p", "--ssh-port", type=positive, metavar="PORT", help="of the hosts' ssh servers")
     where.add_argument(
         "-i", "--ssh-identity-file", "--ssh-identity", type=Path, metavar="FILE", help="the key by which ssh goes there"
     )
     where.add_argument("--engine", choices=("mpi", "gloo"), help="default: mpi if Horovod was built with it")
+
+
+def add_worlds(worlds: argparse._ArgumentGroup) -> None:
+    worlds.add_argument(
+        "--min-np",
+        "--min-num-proc",
+        dest="min_ranks",
+        type=positive,
+        metavar="N",
+        help="go on with fewer ranks after a loss, but at least N; and with more when hosts come (default: -np)",
+    )
+    worlds.add_argument(
+        "--max-np",
+        "--max-num-proc",
+        dest="max_ranks",
+        type=positive,
+        metavar="N",
+        help="never more than N ranks (default: all slots of the hosts)",
+    )
+    worlds.add_argument(
+        "--elastic-timeout",
+        type=seconds,
+        default=ELASTIC_SECONDS,
+        metavar="SECONDS",
+        help="to wait for hosts where too few ranks fit (default: %(default)g)",
+    )
 
 
 def add_output(logs: argparse._ArgumentGroup) -> None:
@@ -125,15 +172,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the job that `arguments` describe and returns its exit status; 2 after one sentence about a wrong usage."""
     try:
         command = command_of(arguments.is_module, arguments.script, arguments.arguments)
-        places = places_of(arguments)
         ssh = Ssh(arguments.ssh_port, arguments.ssh_identity_file)
         engine, given = engines.choose(arguments.engine), variables_of(arguments.env)
-        plan = engines.plan(engine, places, command, os.environ, given, ssh)
+
+        def plan(found: Sequence[Place]) -> Plan:
+            return engines.plan(engine, found, command, os.environ, given, ssh)
+
+        console = Console()
+        worlds, first = worlds_of(arguments, ssh, console)
         if arguments.dry_run:
-            print(shown(plan))
+            print(shown(plan(first)))
             return 0
-        if not plan.is_one_host and not (engine == "mpi" and is_in_allocation(os.environ)):
-            require_reachable([place.host for place in places], ssh)
+        is_by_srun = engine == "mpi" and is_in_allocation(os.environ)
+        if isinstance(worlds, FixedWorlds) and not plan(first).is_one_host and not is_by_srun:
+            require_reachable([place.host for place in first], ssh)
         if arguments.background:
             return background.start(arguments)
         folder = RunFolder(arguments.log_dir)
@@ -141,7 +193,40 @@ def run(arguments: argparse.Namespace) -> int:
         return complain(str(error))
     except OSError as error:
         return complain(f"'{error.filename}' cannot be used ({error.strerror}).")
-    return supervise(arguments, plan, command, folder)
+    settings = settings_of(arguments)
+    if not settings.forward:
+        console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
+    return supervise(Job(command, worlds, plan, ssh, arguments.max_restarts, settings), engine, folder, console)
+
+
+def worlds_of(
+    arguments: argparse.Namespace, ssh: Ssh, console: Console
+) -> tuple[ChangingWorlds | FixedWorlds, list[Place]]:
+    """The worlds of the job, and the first if all hosts can be reached.
+
+    Raises:
+        ClusterError: the hosts are wrong.
+        UsageError: what is asked for does not fit together.
+    """
+    limits = limits_of(arguments)
+    if limits is None:
+        found = places_of(arguments)
+        return FixedWorlds(found), found
+    hosts = hosts_of(arguments)[: limits.most_hosts]
+    slots = sum(host.slots for host in hosts)
+    worlds = ChangingWorlds(lambda: hosts_of(arguments), limits, arguments.elastic_timeout, ssh, console.say)
+    return worlds, places(min(slots, limits.most or slots), hosts)
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """What the user wants of a run."""
+    return Settings(
+        merge_stderr=arguments.merge_stderr,
+        forward=arguments.log_dir is None or arguments.tee,
+        verbose=arguments.verbose or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0",
+        hang_after=arguments.hang_after,
+        on_hang=arguments.on_hang,
+    )
 
 
 def shown(plan: Plan) -> str:
@@ -160,6 +245,14 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
     return int(text)
+
+
+def span(text: str) -> Span:
+    least, _, most = text.partition(":")
+    found = Span(positive(least), positive(most or least))
+    if found.least > found.most:
+        raise argparse.ArgumentTypeError(f"'{text}' must be MIN:MAX with MIN not above MAX")
+    return found
 
 
 def positive_or_auto(text: str) -> int:

@@ -1,67 +1,43 @@
 """Starts a job's ranks once, watches them through their agents, and ends all of them when one fails or hangs."""
 
 import contextlib
-import math
 import os
 import queue
 import signal
 import subprocess
 import tempfile
-import threading
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import psutil
 
 from keras_par.agent import wire
-from keras_par.agent.installed import difference, installed
 from keras_par.agent.leftovers import remove_session
-from keras_par.agent.states import Exit, State, state_of
-from keras_par.base.addresses import lost_in_gloo
+from keras_par.agent.states import Exit, state_of
 from keras_par.launch import verdict
+from keras_par.launch.account import Account
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import first_failure
 from keras_par.launch.ending import Ending
-from keras_par.launch.engines import Plan, exported
+from keras_par.launch.engines import Plan
 from keras_par.launch.hang_watch import HangWatch
 from keras_par.launch.members import Member, Members
+from keras_par.launch.outcome import Outcome, Teller
+from keras_par.launch.reception import Reception
 from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.settings import Settings
+from keras_par.launch.silence import Silence
+from keras_par.launch.watch import Watch
 
 TICK_SECONDS = 0.2
 GRACE_SECONDS = 6.0  # from a failure, for the others to hear of it and end by themselves
 ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some rank may be saving
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
+CHANGE_SECONDS = 5.0  # from one try to stop all ranks for another world to the next
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
-REFUSAL_SECONDS = 10.0  # from a host's refusal, for the agents of others to come
 VANISHED_STATUS = 1
 REFUSED_STATUS = 1
-SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
-CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
-DEAD_SECONDS = 6.0  # the same, when ranks are being ended
-DOORKEEPERS = 4  # a stranger who connects and says nothing keeps one of them
-RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user wants of a run.
-
-    Args:
-        merge_stderr: True if a rank's two streams become one.
-        forward: True if the ranks' output is shown.
-        verbose: True if all of it is shown.
-        hang_after: seconds without progress that are a hang.
-        on_hang: "report" or "abort".
-    """
-
-    merge_stderr: bool
-    forward: bool
-    verbose: bool
-    hang_after: float
-    on_hang: str
 
 
 class Supervisor:
@@ -73,30 +49,39 @@ class Supervisor:
         folder: of the run.
         console: where things are shown.
         interrupts: the signals that the user has sent, appended to as they come.
+        account: of the steps that are done.
+        watch: of the hosts, None where the job keeps its ranks.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, folder: RunFolder, console: Console, interrupts: list[int]):
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        folder: RunFolder,
+        console: Console,
+        interrupts: list[int],
+        account: Account,
+        watch: Watch | None,
+    ):
         self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
-        self._interrupts, self._num_seen = interrupts, 0
-        self._messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue()
+        self._interrupts, self._num_seen, self._account, self._watch = interrupts, 0, account, watch
         self._members = Members()
+        self._reception = Reception(plan, settings, folder, console, self._members)
         self._hang_watch = HangWatch(self._members, settings.hang_after, folder, console)
+        self._teller = Teller(plan, self._members, folder, console)
         self._ending: Ending | None = None
+        self._change: str | None = None  # why all ranks stop for another world
+        self._next_change = 0.0  # when that may be tried again
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
         self._is_terminating = self._has_hung = self._has_lost_engine = False
         self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
-        self._refusal: str | None = None  # why this host's and another's ranks are no job
-        self._refused = -math.inf  # when
-        self._clocks: set[str] = set()  # hosts whose clocks are off
-        self._installed = installed()
-        self._session: str | None = None  # the engine's folder, which one that is killed leaves
-        self._looked = time.monotonic()
+        self._silence = Silence(plan, self._members, watch)
+        self._lost_at_start: tuple[str, ...] = ()
 
-    def run(self) -> int:
-        """The exit status of the job, once all ranks and the engine that started them are gone."""
+    def run(self) -> Outcome:
+        """How it ended, once all ranks and the engine that started them are gone."""
         door = wire.Door(self._plan.is_one_host)
-        for _ in range(DOORKEEPERS):
-            threading.Thread(target=door.admit, args=[self._admit], daemon=True).start()
+        self._reception.open(door)
         with tempfile.TemporaryFile() as engine_log:
             self._engine = self._start(door.invitation, engine_log)
             try:
@@ -107,6 +92,7 @@ class Supervisor:
             finally:
                 self._kill_engine()
                 door.close()
+                self._members.part()
             engine_log.seek(0)
             return self._conclude(engine_log.read().decode(errors="replace"))
 
@@ -120,31 +106,12 @@ class Supervisor:
             start_new_session=True,
         )
 
-    def _admit(self, channel: wire.Channel) -> None:
-        threading.Thread(target=self._listen, args=[channel], daemon=True).start()
-
-    def _listen(self, channel: wire.Channel) -> None:
-        hello = channel.receive()
-        if hello is None:
-            return
-        hello["ahead"] = hello["time"] - time.time()
-        self._messages.put((channel, hello))
-        message: wire.Message | None = hello
-        while message is not None:
-            message = channel.receive()
-            if message is not None and "bar" in message:
-                self._console.bar(hello["hello"], message["output"], message["text"].rstrip(), message["bar"] == "done")
-            elif message is not None and "output" in message:
-                self._console.output(hello["hello"], message["output"], message["text"])
-            else:
-                self._messages.put((hello["hello"], message))
-
     def _react(self) -> None:
         """Handles the messages that come within TICK_SECONDS."""
         deadline = time.monotonic() + TICK_SECONDS
         while (rest := deadline - time.monotonic()) > 0:
             try:
-                source, message = self._messages.get(timeout=rest)
+                source, message = self._reception.messages.get(timeout=rest)
             except queue.Empty:
                 return
             if isinstance(source, wire.Channel):
@@ -156,54 +123,12 @@ class Supervisor:
                 return
 
     def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
-        rank, host = hello["hello"], hello["host"]
-        self._session = hello["session"] if self._plan.is_one_host else None
-        if (refusal := self._refusal or self._fault_of(host, hello)) is not None:
-            return self._refuse(channel, refusal)
-        member = self._members.of_rank[rank] = Member(channel, host, State(rank))
-        if abs(hello["ahead"]) > CLOCK_SECONDS:
-            member.ahead = hello["ahead"]
-            self._note_clock(host, member.ahead)
-        place = self._plan.places[rank]
-        environment = {} if self._plan.is_one_host else exported(os.environ)
-        environment |= self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
-        environment |= {} if place.device is None else {"DEVICE_ID": place.device}
-        channel.send(
-            {
-                "environment": environment,
-                "folder": None if self._folder.path is None else str(self._folder.path),
-                "forward": self._settings.forward,
-                "merge_stderr": self._settings.merge_stderr,
-                "verbose": self._settings.verbose,
-                "attempt": self._folder.attempt,
-            }
-        )
+        if not self._reception.welcome(channel, hello):
+            return None if self._is_terminating else self._end_ranks("kill")
         if self._is_terminating:
             channel.send({"terminate": True})
         if self._is_complete:
             self._describe()
-
-    def _fault_of(self, host: str, hello: wire.Message) -> str | None:
-        """Why a host cannot take part, one sentence; None if it can."""
-        is_over_gloo = self._plan.engine == "gloo" and not self._plan.is_one_host
-        lost = lost_in_gloo(host, hello["own_address"]) if is_over_gloo else None
-        return difference(host, hello["installed"], self._installed) or lost
-
-    def _refuse(self, channel: wire.Channel, refusal: str) -> None:
-        """Ends the job before it begins; agents that are still to come are sent away, too."""
-        channel.close()
-        if self._refusal is None:
-            self._refusal, self._refused = refusal, time.monotonic()
-            self._end_ranks("kill")
-
-    def _note_clock(self, host: str, ahead: float) -> None:
-        """Says once that a host's clock is off, which times in its logs are by."""
-        if host not in self._clocks:
-            self._clocks.add(host)
-            how = "ahead of" if ahead > 0 else "behind"
-            text = f"the clock of host {host} is {abs(ahead):.0f} s {how} this host's; times in its logs are its own"
-            self._console.say(text)
-            self._folder.event("warning", text)
 
     def _hear(self, rank: int, message: wire.Message | None) -> None:
         member = self._members.of_rank[rank]
@@ -212,6 +137,7 @@ class Supervisor:
             self._note_vanished(rank, member)
         elif "state" in message:
             member.state = state_of(message["state"])
+            self._account.note_steps(member.state.steps, time.time())
         elif "exit" in message:
             self._note_end(Exit(**message["exit"]).by_clock_ahead(member.ahead))
         elif "stacks" in message:
@@ -223,12 +149,23 @@ class Supervisor:
         elif "warning" in message:
             self._console.say(f"rank {rank}: {message['warning']}")
             self._folder.event("warning", message["warning"], rank)
-        elif "resume" in message:
-            self._folder.event("resume", message["resume"], rank)
-        elif "stopped" in message:
-            self._stopped = message["stopped"]
-        elif "checkpoint" in message:
-            self._checkpoint = message["checkpoint"]
+        else:
+            self._note(rank, member, message)
+
+    def _note(self, rank: int, member: Member, message: wire.Message) -> None:
+        """Takes in what a rank tells of its training."""
+        [(kind, note)] = message.items()
+        if kind == "first_step" and rank == 0:  # which told before that where it goes on from
+            self._account.note_first_step(note["time"] - member.ahead)
+        elif kind == "resume":
+            lost = self._account.note_resume(note["name"])
+            about = {"checkpoint": note["name"], "steps_lost": lost, "counted": self._account.counted()}
+            self._folder.event("resume", note["text"], rank, **about)
+        elif kind == "stopped":
+            self._stopped = note["text"]
+        elif kind == "checkpoint":
+            self._checkpoint = note["text"]
+            self._account.note_checkpoint(note["name"], note["taken"] - member.ahead, note["steps"])
 
     def _note_vanished(self, rank: int, member: Member) -> None:
         if member.end is None:
@@ -236,16 +173,19 @@ class Supervisor:
 
     def _note_end(self, end: Exit) -> None:
         self._members.of_rank[end.rank].end = end
+        self._account.note_steps(end.steps, end.time)
         if end.is_failure and self._deadline is None:
             can_hear = any(member.state.has_joined for member in self._members.of_rank.values())
             since_failure = end.time - (end.failed or end.time)
             grace = max(DEAF_SECONDS, GRACE_SECONDS - since_failure) if can_hear else DEAF_SECONDS
-            self._deadline = time.monotonic() + (ENDING_SECONDS if self._ending else grace)
+            is_calm = self._ending is not None and (self._change is None or end.is_interrupt)
+            self._deadline = time.monotonic() + (ENDING_SECONDS if is_calm else grace)
 
     def _look_around(self) -> None:
         """Does what is due: what the user asked for, a look for hangs, the end of ranks that are left."""
         if len(self._interrupts) > self._num_seen:
             self._interrupt()
+        self._look_for_another_world()
         if self._ending is not None:
             self._ending.decide()
         self._look_for_silence()
@@ -260,14 +200,25 @@ class Supervisor:
             self._end_ranks("kill" if self._is_terminating else "terminate")
 
     def _look_for_silence(self) -> None:
-        before, self._looked = self._looked, time.monotonic()
-        was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
-        limit = DEAD_SECONDS if self._is_terminating else SILENCE_SECONDS
-        for rank, member in self._members.running.items():
-            if was_asleep:
-                member.heard = self._looked
-            elif self._looked - member.heard > limit:
-                self._note_vanished(rank, member)
+        for rank, member in self._silence.look(self._is_terminating):
+            self._note_vanished(rank, member)
+        if not self._is_complete and not self._is_terminating:
+            self._lost_at_start = self._silence.lost_at_start()
+            if self._lost_at_start:
+                self._end_ranks("kill")
+
+    def _look_for_another_world(self) -> None:
+        """Lets all ranks stop after a step if another world should go on from there."""
+        if self._ending is not None and self._ending.is_given_up:
+            self._ending, self._change = Ending(self._members) if self._num_seen else None, None
+            self._next_change = time.monotonic() + CHANGE_SECONDS
+        is_free = self._is_complete and self._ending is None and self._deadline is None and not self._num_seen
+        reason = None if self._watch is None else self._watch.reason
+        if not is_free or reason is None or not self._account.has_checkpoint or time.monotonic() < self._next_change:
+            return
+        if all(member.state.call == "fit" for member in self._members.running.values()):
+            self._change = reason
+            self._ending = Ending(self._members, is_of_user=False)
 
     def _end_ranks(self, how: str) -> None:
         self._is_terminating = True
@@ -282,7 +233,7 @@ class Supervisor:
         self._console.say("stopping all ranks after the step under way; once more kills them at once")
         self._folder.event("interrupt", f"the user sent {signal.Signals(self._interrupts[0]).name}")
         if self._is_complete:
-            self._ending = Ending(self._members)
+            self._ending = Ending(self._members) if self._ending is None else self._ending
         else:
             self._end_ranks("terminate")
 
@@ -302,8 +253,8 @@ class Supervisor:
     def _is_over(self) -> bool:
         if self._members.running:
             return False
-        is_awaited = time.monotonic() < self._refused + REFUSAL_SECONDS  # others, whom the engine has started
-        return self._is_complete or self._engine.poll() is not None or (self._is_terminating and not is_awaited)
+        is_terminating = self._is_terminating and not self._reception.turns_away
+        return self._is_complete or self._engine.poll() is not None or is_terminating
 
     def _wait_for_engine(self) -> None:
         try:
@@ -324,46 +275,31 @@ class Supervisor:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
             self._engine.wait()
-            remove_session(self._session)
+            remove_session(self._reception.session)
 
     def _describe(self) -> None:
         hosts = {str(rank): member.host for rank, member in sorted(self._members.of_rank.items())}
-        self._folder.describe(hosts=hosts)
-        self._folder.event("start", f"{len(hosts)} rank(s) started on {len(set(hosts.values()))} host(s)")
+        self._folder.describe(hosts=hosts, num_ranks=len(hosts))
+        text = f"{len(hosts)} rank(s) started on {len(set(hosts.values()))} host(s)"
+        self._folder.event("start", text, num_ranks=len(hosts), hosts=sorted(set(hosts.values())))
 
-    def _conclude(self, engine_output: str) -> int:
-        if self._refusal is not None:
-            self._folder.event("crash", self._refusal)
-            self._console.panel("the job did not start", [self._refusal])
-            return REFUSED_STATUS
+    def _conclude(self, engine_output: str) -> Outcome:
+        if self._reception.refusal is not None:
+            return self._teller.refusal(*self._reception.refusal, REFUSED_STATUS)
         ended, num_ranks = self._members.ended, len(self._plan.places)
         first = first_failure(list(ended.values()))
         if self._num_seen:
             if first is not None and not first.was_told and not first.is_interrupt:
-                self._tell_failure(first)
+                self._teller.failure(first)
             elif first is not None:
                 self._console.say(verdict.interrupted(self._interrupts[0], self._stopped, self._checkpoint))
-            return 128 + self._interrupts[0] if first or len(ended) < num_ranks else 0
+            return Outcome(128 + self._interrupts[0] if first or len(ended) < num_ranks else 0, "its user ended it")
+        if self._change is not None and self._stopped and (first is None or first.is_interrupt or first.was_told):
+            return Outcome(0, self._change, is_change=True)
         if self._has_hung:
-            return HANG_STATUS
+            return Outcome(HANG_STATUS, "it hung")
         is_engines_fault = self._has_lost_engine and (first is None or first.was_told)
         if len(ended) < num_ranks or is_engines_fault:
-            return self._tell_engine_failure(len(ended), engine_output)
-        if first is not None:
-            self._tell_failure(first)
-            return first.shell_status
-        return 0
-
-    def _tell_failure(self, first: Exit) -> None:
-        text = verdict.lines(first, self._members.ended)
-        stacks = {first.rank: first.stack} if first.stack else {}
-        self._folder.event("crash", " ".join(text), first.rank, stacks=stacks)
-        self._console.panel(verdict.title(first, self._members.ended), text, stacks)
-
-    def _tell_engine_failure(self, num_started: int, output: str) -> int:
-        status = self._engine.returncode or 1
-        program = Path(self._plan.command[0]).name
-        text = verdict.engine_ended(num_started, len(self._plan.places), program, status, output)
-        self._folder.event("crash", " ".join(text))
-        self._console.panel(f"{program} has ended" if self._has_lost_engine else "the job did not start", text)
-        return status if status > 0 else 128 - status
+            is_early = not self._has_lost_engine
+            return self._teller.engine_failure(self._engine, is_early, engine_output, self._lost_at_start)
+        return Outcome(0, "it finished") if first is None else self._teller.failure(first)

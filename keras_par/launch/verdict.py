@@ -84,6 +84,12 @@ def interrupted(number: int, where: str, checkpoint: str) -> str:
     return f"{place}, by {signal.Signals(number).name}; {kept}"
 
 
+def worlds(number: int, steps_lost: int, share: float) -> str:
+    """What became of the time of a job that was started again."""
+    lost = f"{steps_lost} step{'' if steps_lost == 1 else 's'}"
+    return f"{number} worlds; steps that counted took {100 * share:.1f} % of the time (ETTR), {lost} were done again"
+
+
 def finished(num_ranks: int, seconds: float, folder: str | None) -> str:
     """How a job ended well."""
     minutes, rest = divmod(int(seconds), 60)

@@ -6,18 +6,49 @@ import sys
 from collections import Counter
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
 from keras_par.cluster import hosts
+from keras_par.cluster.discovery import discovered
 from keras_par.cluster.environment import find
 from keras_par.cluster.hosts import Host, Place
 from keras_par.cluster.rank_table import read_rank_table
 from keras_par.cluster.slurm import slurm_hosts
+from keras_par.launch.worlds import Limits
 
 USAGE_STATUS = 2  # as argparse has it
 
 
 class UsageError(ValueError):
     """The command line cannot be carried out; one sentence."""
+
+
+class Span(NamedTuple):
+    """Numbers from the least to the most, as torchrun's --nnodes has them."""
+
+    least: int
+    most: int
+
+
+def limits_of(arguments: argparse.Namespace) -> Limits | None:
+    """How many ranks the worlds of the job may have; None if it keeps the ranks that it begins with.
+
+    Raises:
+        UsageError: the numbers contradict each other.
+    """
+    nodes = arguments.nnodes or Span(1, 1)
+    wanted = (arguments.min_ranks, arguments.max_ranks, arguments.host_discovery_script)
+    if nodes.least == nodes.most and not any(wanted):
+        return None
+    table = rank_table_of(arguments)
+    if table is not None:
+        raise UsageError(f"a rank table has all ranks there are: leave {table[1]} out, or --min-np and --max-np.")
+    per_node = arguments.per_node or 1
+    least = arguments.min_ranks or arguments.num_ranks or nodes.least * per_node
+    first, most = arguments.num_ranks or least, arguments.max_ranks
+    if not least <= first <= (most or first):
+        raise UsageError(f"--min-np {least}, -np {first} and --max-np {most} must be in this order.")
+    return Limits(least, most, first, nodes.least, arguments.nnodes and nodes.most)
 
 
 def places_of(arguments: argparse.Namespace) -> list[Place]:
@@ -27,7 +58,7 @@ def places_of(arguments: argparse.Namespace) -> list[Place]:
         ClusterError: the hosts or the rank table are wrong, or do not have as many slots as ranks are wanted.
         UsageError: nothing says how many ranks there shall be, or what says it does not fit.
     """
-    if arguments.node_rank is not None and (arguments.node_rank, arguments.nnodes or 1) != (0, 1):
+    if arguments.node_rank is not None and (arguments.node_rank, arguments.nnodes or Span(1, 1)) != (0, (1, 1)):
         raise UsageError(
             "--node_rank is not needed: one command starts the ranks of all hosts, which -H or --hostfile names; to "
             "start each host by itself, use torchrun or a shell loop."
@@ -37,9 +68,7 @@ def places_of(arguments: argparse.Namespace) -> list[Place]:
         return places_of_table(arguments, *table)
     found = hosts_of(arguments)
     if arguments.nnodes is not None:
-        found = some_of(found, arguments.nnodes)
-    if arguments.per_node is not None:
-        found = [Host(host.name, arguments.per_node) for host in found]
+        found = some_of(found, arguments.nnodes.most)
     num_ranks = arguments.num_ranks or sum(host.slots for host in found)
     if num_ranks == 0:
         raise UsageError("the hosts have no slots for ranks: say how many by -H HOST:SLOTS.")
@@ -60,7 +89,8 @@ def places_of_table(arguments: argparse.Namespace, table: Path, named: str) -> l
     """The places in a rank table, which other options may only confirm."""
     places = read_rank_table(table)
     counts = Counter(place.host for place in places)
-    given = {"-np": arguments.num_ranks, "--nproc_per_node": arguments.per_node, "--nnodes": arguments.nnodes}
+    num_hosts = None if arguments.nnodes is None else arguments.nnodes.most
+    given = {"-np": arguments.num_ranks, "--nproc_per_node": arguments.per_node, "--nnodes": num_hosts}
     have = {"-np": {len(places)}, "--nproc_per_node": set(counts.values()), "--nnodes": {len(counts)}}
     for option, number in given.items():
         if number is not None and {number} != have[option]:
@@ -69,7 +99,15 @@ def places_of_table(arguments: argparse.Namespace, table: Path, named: str) -> l
 
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:
+    """The hosts that there are now, with as many slots as the user gives each."""
+    found = named_hosts(arguments)
+    return found if arguments.per_node is None else [Host(host.name, arguments.per_node) for host in found]
+
+
+def named_hosts(arguments: argparse.Namespace) -> list[Host]:
     """The hosts that the user names, else those of a SLURM allocation, else this one."""
+    if arguments.host_discovery_script:
+        return discovered(arguments.host_discovery_script)
     if arguments.hosts is not None:
         return hosts.parse_hosts(arguments.hosts)
     if arguments.hostfile:
@@ -77,9 +115,10 @@ def hosts_of(arguments: argparse.Namespace) -> list[Host]:
     allocated = slurm_hosts(os.environ)
     if allocated is not None:
         return allocated
-    if arguments.num_ranks is None and arguments.per_node is None:
+    number = arguments.max_ranks or arguments.num_ranks or arguments.per_node
+    if number is None:
         raise UsageError("how many ranks shall there be? Say -np N, or name hosts by -H, --hostfile, --rank-table.")
-    return [Host("localhost", arguments.num_ranks or arguments.per_node)]
+    return [Host("localhost", number)]
 
 
 def some_of(found: list[Host], num_hosts: int) -> list[Host]:

@@ -25,6 +25,7 @@ class Event:
     text: str
     stacks: dict[str, str]
     status: int | None
+    content: dict[str, Any]  # of its line, not looked at
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def parse_event(line: dict[str, Any]) -> Event:
         text=fields.text(line.get("text") or ""),
         stacks={fields.text(rank): fields.text(stack) for rank, stack in (line.get("stacks") or {}).items()},
         status=None if status is None else int(fields.figure(status)),
+        content=line,
     )
 
 

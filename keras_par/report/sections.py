@@ -1,6 +1,6 @@
 """The sections of the page: each has charts and a table, or says what is missing for them."""
 
-from keras_par.report import bars, measures, metric_charts, time_charts, words
+from keras_par.report import bars, measures, metric_charts, time_charts, words, worlds
 from keras_par.report.parts import Bar, Section, Table
 from keras_par.report.progress import PHASES, Progress
 from keras_par.report.run_folder import Run
@@ -11,7 +11,8 @@ COMMUNICATION_STRETCHES, SHORTEST_STRETCH = 100, 5.0  # seconds
 
 def sections(run: Run) -> list[Section]:
     """All sections but the events, in the order of the page."""
-    return [losses(run), step_times(run), phases(run), ranking(run), communication(run), memory(run)]
+    several = [worlds.section(run)] if len(worlds.worlds(run)) > 1 else []
+    return [*several, losses(run), step_times(run), phases(run), ranking(run), communication(run), memory(run)]
 
 
 def shown(run: Run) -> dict[int, Progress]:

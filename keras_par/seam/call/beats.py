@@ -1,7 +1,8 @@
-"""Lets the heartbeat know what `fit` and its kin are doing, and ends training on all ranks where the user asked to."""
+"""Lets the heartbeat know what `fit` and its kin are doing, and ends training on all ranks where the launcher asks."""
 
 import keras
 
+from keras_par.base.heartbeat import FOR_ANOTHER_WORLD
 from keras_par.job import heartbeat, watched
 from keras_par.seam.call import epoch as epochs
 from keras_par.seam.models.callback import Callback, tell
@@ -71,4 +72,6 @@ class Beats(Callback):
         where = f"after step {self._beat.page.step} of epoch {self._beat.page.epoch + 1}"
         self._beat.tell("stopped", text=where)
         tell(self._callbacks, "on_interrupt", epoch_is_complete)
+        if self._beat.page.pause == FOR_ANOTHER_WORLD:
+            raise KeyboardInterrupt(f"keras-par: stopped {where}, to go on with other ranks")
         raise KeyboardInterrupt(f"keras-par: stopped by its user {where}")

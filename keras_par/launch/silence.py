@@ -1,0 +1,49 @@
+"""Notices that agents do not speak any more, and asks ssh if their hosts are gone where a job can do without them."""
+
+import time
+from collections.abc import Iterator
+
+from keras_par.launch.engines import Plan
+from keras_par.launch.members import Member, Members
+from keras_par.launch.watch import Watch
+
+SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
+DEAD_SECONDS = 6.0  # the same, when ranks are being ended
+DOUBT_SECONDS = 8.0  # the same, until ssh is asked
+START_SECONDS = 15.0  # for agents to start, until ssh is asked if their hosts are there
+
+
+class Silence:
+    """The agents that are heard of no more.
+
+    Args:
+        plan: of the attempt.
+        members: those that have started.
+        watch: of the hosts, None where the job keeps its ranks.
+    """
+
+    def __init__(self, plan: Plan, members: Members, watch: Watch | None):
+        self._plan, self._members, self._watch = plan, members, watch
+        self._began = self._looked = time.monotonic()
+
+    def look(self, is_terminating: bool) -> Iterator[tuple[int, Member]]:
+        """The members whose agents must be gone."""
+        before, self._looked = self._looked, time.monotonic()
+        was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
+        limit = DEAD_SECONDS if is_terminating else SILENCE_SECONDS
+        for rank, member in self._members.running.items():
+            if was_asleep:
+                member.heard = self._looked
+            elif self._looked - member.heard > limit or self._is_host_lost(rank, member):
+                yield rank, member
+
+    def lost_at_start(self) -> tuple[str, ...]:
+        """Hosts that have gone before their agents have started, where a job can do without them."""
+        if self._watch is None or time.monotonic() - self._began < START_SECONDS:
+            return ()
+        missing = {place.host for place in self._plan.places if place.rank not in self._members.of_rank}
+        return tuple(host for host in missing if self._watch.is_lost(host))
+
+    def _is_host_lost(self, rank: int, member: Member) -> bool:
+        is_silent = self._looked - member.heard > DOUBT_SECONDS
+        return is_silent and self._watch is not None and self._watch.is_lost(self._plan.places[rank].host)

@@ -1,0 +1,189 @@
+"""Decides which ranks a job has next: as many as its user allows, on the hosts that there are just now."""
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from keras_par.cluster.hosts import ClusterError, Host, Place, places
+from keras_par.cluster.left_out import LeftOut
+from keras_par.cluster.reach import Ssh, is_local, obstacles
+
+LOOK_SECONDS = 1.0  # from one look for hosts to the next
+UNREACHABLE_SECONDS = 10.0  # until ssh tries a host again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many ranks a world may have, and on how many hosts; `most` of None is as many as fit.
+
+    Args:
+        least: ranks.
+        most: ranks.
+        first: ranks that the first world waits for.
+        least_hosts: hosts.
+        most_hosts: hosts.
+    """
+
+    least: int
+    most: int | None
+    first: int
+    least_hosts: int = 1
+    most_hosts: int | None = None
+
+
+class Worlds(ABC):
+    """The worlds of a job, one after another."""
+
+    @abstractmethod
+    def next(self, is_over: Callable[[], bool]) -> list[Place]:
+        """Where the ranks of the next world run; waits for hosts.
+
+        Args:
+            is_over: says that the user does not want to wait any more.
+
+        Raises:
+            ClusterError: there are too few hosts.
+        """
+
+    @abstractmethod
+    def better_than(self, current: Sequence[Place]) -> str | None:
+        """Why another world should take the place of one that runs, in words; None if it should not."""
+
+    @abstractmethod
+    def lose(self, host: str) -> None:
+        """Takes in that a host is gone, or cannot take part."""
+
+    @abstractmethod
+    def blame(self, host: str) -> None:
+        """Takes in that a rank of a host was killed again before the job had come further."""
+
+
+class FixedWorlds(Worlds):
+    """The same world each time.
+
+    Args:
+        found: where its ranks run.
+    """
+
+    def __init__(self, found: Sequence[Place]):
+        self._found = list(found)
+
+    def next(self, is_over: Callable[[], bool]) -> list[Place]:
+        return self._found
+
+    def better_than(self, current: Sequence[Place]) -> str | None:
+        return None
+
+    def lose(self, host: str) -> None:
+        pass
+
+    def blame(self, host: str) -> None:
+        pass
+
+
+class ChangingWorlds(Worlds):
+    """Worlds of the hosts that there are when each begins.
+
+    Args:
+        read: gives the hosts that the user names just now.
+        limits: of the worlds.
+        timeout: seconds to wait for hosts.
+        ssh: how to get to them.
+        say: tells the user a sentence.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], list[Host]],
+        limits: Limits,
+        timeout: float,
+        ssh: Ssh,
+        say: Callable[[str], None],
+    ):
+        self._read, self._limits, self._timeout, self._ssh, self._say = read, limits, timeout, ssh, say
+        self._left_out = LeftOut()
+        self._unreachable: dict[str, float] = {}  # hosts, and until when they are not tried again
+        self._is_first = True
+        self._told = ""  # what was wrong with the hosts' description
+
+    def next(self, is_over: Callable[[], bool]) -> list[Place]:
+        least = max(self._limits.first if self._is_first else self._limits.least, 1)
+        deadline, is_told = time.monotonic() + self._timeout, False
+        while not is_over():
+            found = self._places_if_known()
+            if len(found) >= least:
+                self._is_first = False
+                return found
+            if time.monotonic() > deadline:
+                break
+            if not is_told:
+                is_told = True
+                self._say(f"waiting for hosts: {len(found)} rank(s) fit now, and {least} are the least")
+            time.sleep(LOOK_SECONDS)
+        raise ClusterError(
+            f"keras-par: no {least} rank(s) fit into the hosts that there are, after {self._timeout:g} s: bring hosts "
+            "back, or lower --min-np."
+        )
+
+    def better_than(self, current: Sequence[Place]) -> str | None:
+        used = Counter(place.host for place in current)
+        try:
+            listed = {host.name: host.slots for host in self._read()}
+            gone = [host for host, count in used.items() if listed.get(host, 0) < count]
+            if not gone and len(current) == self._limits.most:
+                return None
+            found = self._places(known=tuple(used))
+        except ClusterError as error:
+            self._tell_once(str(error).removeprefix("keras-par: "))
+            return None
+        if len(found) < max(self._limits.least, 1):
+            return None
+        if gone:
+            return f"host {gone[0]} has fewer slots now"
+        return f"{len(found)} ranks fit now" if len(found) > len(current) else None
+
+    def lose(self, host: str) -> None:
+        if not is_local(host):
+            seconds = self._left_out.add(host)
+            self._say(f"host {host} is left out for {seconds:.0f} s")
+
+    def blame(self, host: str) -> None:
+        seconds = self._left_out.add(host, slots=1)
+        self._say(f"host {host} gets one rank less for {seconds:.0f} s, because ranks are killed there again and again")
+
+    def _places_if_known(self) -> list[Place]:
+        """None where the hosts' description is wrong just now, as a file that is being written."""
+        try:
+            return self._places(known=())
+        except ClusterError as error:
+            self._tell_once(str(error).removeprefix("keras-par: "))
+            return []
+
+    def _places(self, known: Sequence[str]) -> list[Place]:
+        """Where as many ranks as are allowed fit; empty if too few do. Hosts that are `known` are taken to be there."""
+        found = self._left_out.without(self._read())
+        out_of_reach = self._out_of_reach([host.name for host in found if host.name not in known])
+        found = [host for host in found if host.name not in out_of_reach][: self._limits.most_hosts]
+        slots = sum(host.slots for host in found)
+        number = slots if self._limits.most is None else min(slots, self._limits.most)
+        return places(number, found) if len(found) >= self._limits.least_hosts else []
+
+    def _out_of_reach(self, names: list[str]) -> set[str]:
+        """Those of the hosts that ssh does not reach, or did not reach a moment ago."""
+        now = time.monotonic()
+        late = {name for name in names if self._unreachable.get(name, now) > now}
+        found = obstacles([name for name in names if name not in late], self._ssh)
+        for name, why in found.items():
+            if name not in self._unreachable:
+                self._say(f"host {name} cannot be reached ({why}): the job does without it until it can")
+            self._unreachable[name] = time.monotonic() + UNREACHABLE_SECONDS
+        for name in set(names) - late - set(found):
+            self._unreachable.pop(name, None)
+        return late | set(found)
+
+    def _tell_once(self, sentence: str) -> None:
+        if sentence != self._told:
+            self._told = sentence
+            self._say(sentence)

@@ -1,0 +1,35 @@
+"""A training with a constant global batch, whose weights are those of one process whatever becomes of its ranks.
+
+worlds.py CHECKPOINTS NUM_EPOCHS WEIGHTS [EVERY]
+"""
+
+import os
+import sys
+import time
+
+import keras
+import numpy as np
+
+import keras_par as kp
+
+PAUSE = 0.04  # of each step, so that there is time to look
+STEPS = 40  # of an epoch
+
+directory, num_epochs, path, *rest = sys.argv[1:]
+keras.config.set_floatx("float64")
+kp.init()
+keras.utils.set_random_seed(1)
+print(f"world of {kp.size()}, attempt {os.environ.get('KERAS_PAR_RESTART_COUNT')}", flush=True)
+x = np.random.default_rng(0).normal(size=(STEPS * 12, 8))
+y = x.sum(axis=1, keepdims=True)
+with kp.DataParallel().scope():
+    layers = [keras.layers.Dense(16, "tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    model.compile("adam", "mse")
+callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(PAUSE))]
+if directory != "none":
+    every = int(rest[0]) if rest else 7
+    callbacks += [kp.callbacks.Resume(directory), kp.callbacks.RankCheckpoint(directory, every=every)]
+model.fit(x, y, batch_size=12, epochs=int(num_epochs), callbacks=callbacks, verbose=0)
+if kp.rank() == 0:
+    np.savez(path, *model.get_weights())

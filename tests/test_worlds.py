@@ -1,0 +1,58 @@
+"""Jobs whose ranks come and go on this host: in the end the weights are those of a training that was left alone."""
+
+import re
+
+import pytest
+
+from tests import worlds
+from tests.launcher import Job, of_kind
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The last weights of two ranks."""
+    return worlds.undisturbed(tmp_path_factory.mktemp("undisturbed"), 2)
+
+
+def test_a_world_grows_and_shrinks_as_hosts_come_and_go(undisturbed, tmp_path):
+    script, listed = worlds.discovery_script(tmp_path, "localhost:1\n")
+    options = ["--host-discovery-script", script, "--max-np", 2, "--log-dir", tmp_path / "out", "--tee"]
+    incomplete = tmp_path / "checkpoints/rank.7/CKP-9_9.npz"  # of a world that had more ranks
+    incomplete.parent.mkdir(parents=True)
+    incomplete.touch()
+    job = Job(*options, *worlds.arguments(tmp_path))
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
+    assert not incomplete.exists()
+    listed.write_text("localhost:3\n")
+    worlds.wait_until(job, lambda: list(tmp_path.glob("checkpoints/rank.1/*.npz")))
+    listed.write_text("localhost:1\n")
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    assert re.findall(r"world of (\d), attempt (\d)", ended.stdout) == [("1", "0"), ("2", "1"), ("2", "1"), ("1", "2")]
+    assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE
+    assert not of_kind(tmp_path / "out", "restart") and not of_kind(tmp_path / "out", "crash")
+    assert [event["steps_lost"] for event in of_kind(tmp_path / "out", "resume")] == [0, 0]
+    found = of_kind(tmp_path / "out", "world")
+    assert [world["num_ranks"] for world in found] == [1, 2, 1]
+    assert [world["why"] for world in found] == [
+        "2 ranks fit now",
+        "host localhost has fewer slots now",
+        "it finished",
+    ]
+    [share] = re.findall(r"3 worlds; steps that counted took ([\d.]+) % of the time \(ETTR\), 0 steps", ended.stderr)
+    assert 0 < float(share) < 100
+
+
+def test_a_rank_that_is_killed_is_started_again(undisturbed, tmp_path):
+    options = ["-np", 2, "--min-np", 1, "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
+    job = Job(*options, *worlds.arguments(tmp_path))
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
+    worlds.kill_rank(job, 1)
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    assert worlds.are_equal(worlds.weights(tmp_path), undisturbed)
+    found = of_kind(tmp_path / "out", "world")
+    assert [world["num_ranks"] for world in found] == [2, 2]
+    assert "rank 1 on host" in found[0]["why"] and "SIGKILL" in found[0]["why"]
+    [resume] = of_kind(tmp_path / "out", "resume")
+    assert 0 < resume["steps_lost"] <= 14

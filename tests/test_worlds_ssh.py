@@ -1,0 +1,107 @@
+"""Jobs over hosts that are lost and come back: in the end the weights are those of a training that was left alone.
+
+The hosts are network namespaces with OpenSSH servers of their own, which only root may make.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import worlds
+from tests.hosts import jobs
+from tests.hosts.namespaces import ONLY_ROOT, hosts
+from tests.hosts.openssh import NOT_INSTALLED, SERVER, servers
+from tests.launcher import of_kind
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT),
+]
+FIRST, SECOND, THIRD = NAMES = ("kp-worlds-0", "kp-worlds-1", "kp-worlds-2")
+ENGINES = ("mpi", "gloo")
+NUM_EPOCHS = 16
+
+
+@pytest.fixture(scope="module")
+def trio():
+    """Three hosts with OpenSSH servers."""
+    assert Path(SERVER).exists(), NOT_INSTALLED
+    with hosts(*NAMES) as all_three, servers(all_three):
+        yield all_three
+
+
+@pytest.fixture
+def residents(trio):
+    """What is on the hosts before a job; at the end nothing else may be there."""
+    before = jobs.Residents(trio)
+    yield before
+    left = before.left()
+    for name in NAMES:
+        trio.end(name, before.of(name))
+    assert not left
+
+
+@pytest.fixture(scope="module")
+def undisturbed(trio, tmp_path_factory):
+    """The last weights of a rank on each of two hosts."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    options = ("-H", f"{FIRST}:1,{SECOND}:1")
+    ended = jobs.start(trio, *options, *worlds.arguments(folder, NUM_EPOCHS, checkpoints=False)).wait()
+    assert ended.status == 0, ended.stderr
+    return worlds.weights(folder)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_goes_on_without_a_lost_host_and_takes_it_again(engine, trio, residents, undisturbed, tmp_path):
+    options = ["--engine", engine, "-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
+    options += ["--log-dir", tmp_path / "out", "--tee"]
+    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
+    trio.lose(SECOND, kept=residents.of(SECOND))
+    try:
+        worlds.wait_until(job, lambda: len(of_kind(tmp_path / "out", "resume")) == 1, 90)
+    finally:
+        trio.plug(SECOND)
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    found = of_kind(tmp_path / "out", "world")
+    assert [world["num_ranks"] for world in found] == [2, 1, 2], ended.stderr
+    assert f"on host {SECOND} vanished together with the agent" in found[0]["why"]
+    assert [event["steps_lost"] > 0 for event in of_kind(tmp_path / "out", "resume")] == [True, False]
+    assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE
+
+
+def test_a_spare_host_takes_a_lost_ones_place(trio, residents, undisturbed, tmp_path):
+    listed = tmp_path / "hosts"
+    listed.write_text("".join(f"{name} slots=1\n" for name in NAMES))
+    options = ["-np", 2, "--max-np", 2, "--hostfile", listed, "--max-restarts", 1]
+    options += ["--log-dir", tmp_path / "out", "--tee"]
+    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
+    trio.lose(SECOND, kept=residents.of(SECOND))
+    try:
+        ended = job.wait()
+    finally:
+        trio.plug(SECOND)
+    assert ended.status == 0, ended.stderr
+    found = of_kind(tmp_path / "out", "world")
+    assert [world["hosts"] for world in found] == [[FIRST, SECOND], [FIRST, THIRD]]
+    assert worlds.are_equal(worlds.weights(tmp_path), undisturbed)
+
+
+def test_ranks_of_a_host_that_was_cut_off_end_when_it_is_back(trio, residents, undisturbed, tmp_path):
+    """A pulled cable: its processes live on, and must neither disturb the job nor stay."""
+    options = ["-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
+    options += ["--log-dir", tmp_path / "out", "--tee"]
+    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
+    trio.unplug(SECOND)
+    try:
+        worlds.wait_until(job, lambda: len(of_kind(tmp_path / "out", "resume")) == 1, 90)
+    finally:
+        trio.plug(SECOND)
+    ended = job.wait(leaves_nothing=False)
+    assert ended.status == 0, ended.stderr
+    assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE
+    assert not residents.left(60)
