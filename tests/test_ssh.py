@@ -209,3 +209,16 @@ def is_rank(pid: int) -> bool:
         return b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_function_is_called_over_hosts(engine, job, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, keras_par as kp\n"
+        "def train(x):\n    kp.init()\n    return os.uname().nodename, x + kp.rank(), kp.size()\n"
+        f"print(kp.run(train, [5], np=2, hosts='{FIRST}:1,{SECOND}:1', engine='{engine}'))\n"
+    )
+    ended = job(script, launcher=()).wait()
+    assert ended.status == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == str([(FIRST, 5, 2), (SECOND, 6, 2)])

@@ -1,12 +1,11 @@
 """Runs a job, and again after a failure as often as its user allows."""
 
-import argparse
 import contextlib
-import os
 import platform
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from keras_par.base.version import VERSION
 from keras_par.launch import verdict
@@ -18,11 +17,29 @@ from keras_par.launch.supervisor import Settings, Supervisor
 ECHO_SECONDS = 1.0  # a terminal that closes sends several signals at once, which are not the user's second
 
 
-def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], folder: RunFolder) -> int:
-    """Runs the job, and again after a failure as often as the user allows."""
-    console, began = Console(len(plan.places)), time.monotonic()
+def supervise(
+    plan: Plan,
+    command: Sequence[str],
+    settings: Settings,
+    folder: RunFolder,
+    console: Console,
+    interrupts: list[int],
+    max_restarts: int = 0,
+) -> int:
+    """Runs the job, and again after a failure as often as the user allows; its exit status.
+
+    Args:
+        plan: how it is started.
+        command: what each rank runs.
+        settings: what the user wants.
+        folder: of the run.
+        console: where things are shown.
+        interrupts: the signals that the user has sent, appended to as they come.
+        max_restarts: how often it may start again.
+    """
+    began = time.monotonic()
     folder.describe(
-        command=command,
+        command=list(command),
         engine=plan.engine,
         num_ranks=len(plan.places),
         hosts={},
@@ -32,41 +49,34 @@ def supervise(arguments: argparse.Namespace, plan: Plan, command: list[str], fol
     )
     if plan.warning:
         console.say(plan.warning)
-    if arguments.log_dir and not arguments.tee:
-        console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
-    settings = Settings(
-        merge_stderr=arguments.merge_stderr,
-        forward=arguments.log_dir is None or arguments.tee,
-        verbose=arguments.verbose or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0",
-        hang_after=arguments.hang_after,
-        on_hang=arguments.on_hang,
-    )
-    with noted_signals() as interrupts:
-        while True:
-            status = Supervisor(plan, settings, folder, console, interrupts).run()
-            if status == 0 or interrupts or folder.attempt == arguments.max_restarts:
-                break
-            folder.attempt += 1
-            text = f"restart {folder.attempt} of {arguments.max_restarts}, after status {status}"
-            console.say(text)
-            folder.event("restart", text)
-        folder.event("end", f"the job ended with status {status}", status=status)
-        if status == 0:
-            logs = None if folder.path is None else str(folder.path)
-            console.say(verdict.finished(len(plan.places), time.monotonic() - began, logs))
-        if folder.complaint:
-            console.say(folder.complaint)
-        is_shown = console.close()
-    if not is_shown:
-        os._exit(status)  # Python's own end would flush the stream in which a thread still writes, and abort
+    while True:
+        status = Supervisor(plan, settings, folder, console, interrupts).run()
+        if status == 0 or interrupts or folder.attempt == max_restarts:
+            break
+        folder.attempt += 1
+        text = f"restart {folder.attempt} of {max_restarts}, after status {status}"
+        console.say(text)
+        folder.event("restart", text)
+    folder.event("end", f"the job ended with status {status}", status=status)
+    if status == 0:
+        logs = None if folder.path is None else str(folder.path)
+        console.say(verdict.finished(len(plan.places), time.monotonic() - began, logs))
+    if folder.complaint:
+        console.say(folder.complaint)
     return status
 
 
 @contextlib.contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """A list that grows with each signal by which the user or the system wants the job to end."""
+    """A list that grows with each signal by which the user or the system wants the job to end.
+
+    Python gives signals to its main thread alone; in another the list stays empty.
+    """
     received: list[int] = []
     last = 0.0
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
 
     def note(number, _) -> None:
         nonlocal last

@@ -10,12 +10,12 @@ from keras_par.cluster.binding import devices
 from keras_par.cluster.hosts import ClusterError
 from keras_par.cluster.reach import Ssh, require_reachable
 from keras_par.launch import background, engines
-from keras_par.launch.attempts import supervise
+from keras_par.launch.attempts import noted_signals, supervise
+from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.supervisor import HANG_SECONDS, Settings, shows_everything
 from keras_par.launch.wanted import USAGE_STATUS, UsageError, command_of, places_of, variables_of
-
-HANG_SECONDS = 120.0
 
 
 def add_parser(commands) -> None:
@@ -140,7 +140,27 @@ def run(arguments: argparse.Namespace) -> int:
         return complain(str(error))
     except OSError as error:
         return complain(f"'{error.filename}' cannot be used ({error.strerror}).")
-    return supervise(arguments, plan, command, folder)
+    console = Console(len(plan.places))
+    settings = settings_of(arguments)
+    if not settings.forward:
+        console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
+    with noted_signals() as interrupts:
+        status = supervise(plan, command, settings, folder, console, interrupts, arguments.max_restarts)
+        is_shown = console.close()
+    if not is_shown:
+        os._exit(status)  # Python's own end would flush the stream in which a thread still writes, and abort
+    return status
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """What the user wants of the run."""
+    return Settings(
+        merge_stderr=arguments.merge_stderr,
+        forward=arguments.log_dir is None or arguments.tee,
+        verbose=arguments.verbose or shows_everything(os.environ),
+        hang_after=arguments.hang_after,
+        on_hang=arguments.on_hang,
+    )
 
 
 def shown(plan: Plan) -> str:

@@ -1,15 +1,11 @@
 """Starts a job's ranks once, watches them through their agents, and ends all of them when one fails or hangs."""
 
-import os
 import queue
 import signal
-import subprocess
-import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 from keras_par.agent import wire
 from keras_par.agent.installed import difference, installed
@@ -19,7 +15,7 @@ from keras_par.launch import verdict
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import first_failure
 from keras_par.launch.ending import Ending
-from keras_par.launch.engines import Plan, exported
+from keras_par.launch.engines import Plan
 from keras_par.launch.hang_watch import HangWatch
 from keras_par.launch.members import Member, Members
 from keras_par.launch.run_folder import RunFolder
@@ -29,6 +25,7 @@ GRACE_SECONDS = 6.0  # from a failure, for the others to hear of it and end by t
 ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some rank may be saving
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
+HANG_SECONDS = 120.0  # without progress that are a hang, unless the user says otherwise
 HANG_STATUS = 124  # as timeout(1) has it
 VANISHED_STATUS = REFUSED_STATUS = 1
 SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
@@ -55,6 +52,11 @@ class Settings:
     verbose: bool
     hang_after: float
     on_hang: str
+
+
+def shows_everything(environ: Mapping[str, str]) -> bool:
+    """True if the user has asked TensorFlow for all that it says."""
+    return environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"
 
 
 class Supervisor:
@@ -89,28 +91,16 @@ class Supervisor:
         door = wire.Door(self._plan.is_one_host)
         for _ in range(DOORKEEPERS):
             threading.Thread(target=door.admit, args=[self._admit], daemon=True).start()
-        with tempfile.TemporaryFile() as engine_log:
-            self._engine = self._start(door.invitation, engine_log)
-            try:
-                while not self._is_over():
-                    self._react()
-                    self._look_around()
-                self._wait_for_engine()
-            finally:
-                self._kill_engine()
-                door.close()
-            engine_log.seek(0)
-            return self._conclude(engine_log.read().decode(errors="replace"))
-
-    def _start(self, invitation: str, log: BinaryIO) -> subprocess.Popen:
-        return subprocess.Popen(
-            self._plan.command,
-            env={**os.environ, **self._plan.environment, wire.VARIABLE: invitation},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._engine = self._plan.start(door.invitation)
+        try:
+            while not self._is_over():
+                self._react()
+                self._look_around()
+            self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
+        finally:
+            self._kill_engine()
+            door.close()
+        return self._conclude(self._engine.close())
 
     def _admit(self, channel: wire.Channel) -> None:
         threading.Thread(target=self._listen, args=[channel], daemon=True).start()
@@ -159,8 +149,7 @@ class Supervisor:
             member.ahead = hello["ahead"]
             self._note_clock(host, member.ahead)
         place = self._plan.places[rank]
-        environment = {} if self._plan.is_one_host else exported(os.environ)
-        environment |= self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
+        environment = self._plan.exported | self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
         environment |= {} if place.device is None else {"DEVICE_ID": place.device}
         channel.send(
             {
@@ -283,16 +272,9 @@ class Supervisor:
             return False
         return self._is_complete or self._engine.poll() is not None or self._is_terminating
 
-    def _wait_for_engine(self) -> None:
-        try:
-            self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._kill_engine()
-
     def _kill_engine(self) -> None:
         if self._engine.poll() is None:
-            os.killpg(self._engine.pid, signal.SIGKILL)
-            self._engine.wait()
+            self._engine.kill()
             remove_session(self._session)
 
     def _describe(self) -> None:
@@ -330,8 +312,7 @@ class Supervisor:
         self._console.panel(verdict.title(first, self._members.ended), text, stacks)
 
     def _tell_engine_failure(self, num_started: int, output: str) -> int:
-        status = self._engine.returncode or 1
-        program = Path(self._plan.command[0]).name
+        status, program = self._engine.poll() or 1, self._engine.name
         text = verdict.engine_ended(num_started, len(self._plan.places), program, status, output)
         self._folder.event("crash", " ".join(text))
         self._console.panel(f"{program} has ended" if self._has_lost_engine else "the job did not start", text)
