@@ -17,7 +17,7 @@ setup: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[horovod,data,test,dev,docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[horovod,data,ray,test,dev,docs]"
 	$(BIN)/keras-par install-horovod --engine $(ENGINE)
 	touch $@
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from keras_par import callbacks as callbacks
     from keras_par import data as data
     from keras_par import ops as ops
+    from keras_par import ray as ray
     from keras_par import schedules as schedules
     from keras_par.checkpoint.load import load_checkpoint as load_checkpoint
     from keras_par.comm.broadcast import broadcast_variables as broadcast_variables
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from keras_par.distribution.runtime import rank as rank
     from keras_par.distribution.runtime import shutdown as shutdown
     from keras_par.distribution.runtime import size as size
+    from keras_par.launch.call import run as run
     from keras_par.searching.auto_parallel import AutoParallel as AutoParallel
     from keras_par.searching.search import search as search
 
@@ -47,11 +49,12 @@ _ROOM_OF = {
     "local_rank": "keras_par.distribution.runtime",
     "local_size": "keras_par.distribution.runtime",
     "rank": "keras_par.distribution.runtime",
+    "run": "keras_par.launch.call",
     "search": "keras_par.searching.search",
     "shutdown": "keras_par.distribution.runtime",
     "size": "keras_par.distribution.runtime",
 }
-_SUBPACKAGES = ("callbacks", "data", "ops", "schedules")
+_SUBPACKAGES = ("callbacks", "data", "ops", "ray", "schedules")
 
 __all__ = ["__version__", *_ROOM_OF, *_SUBPACKAGES]
 

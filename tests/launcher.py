@@ -45,22 +45,31 @@ class Ended:
 
 
 class Job:
-    """A running `keras-par run`, started in the repository.
+    """A running `keras-par run`, or a script that starts ranks itself, started in the repository.
 
     Args:
-        arguments: of `keras-par run`.
+        arguments: of `keras-par run`, or of Python.
         stdout: a file or a descriptor; by default it is kept.
         before: called in the launcher's process before it becomes the launcher.
         within: a command that becomes the launcher's command, which follows it.
+        launcher: what Python runs with these arguments.
         variables: environment variables besides the usual, None for those that shall not be there.
     """
 
-    def __init__(self, *arguments: str, stdout=subprocess.PIPE, before=None, within=(), **variables: str | None):
+    def __init__(
+        self,
+        *arguments: str,
+        stdout=subprocess.PIPE,
+        before=None,
+        within=(),
+        launcher=("-m", "keras_par.launch"),
+        **variables: str | None,
+    ):
         self.mark = uuid.uuid4().hex
         self._began = time.monotonic()
         wanted = {name: value for name, value in environment(**variables).items() if value is not None}
         self.process = subprocess.Popen(
-            [*within, sys.executable, "-m", "keras_par.launch", *map(str, arguments)],
+            [*within, sys.executable, *launcher, *map(str, arguments)],
             cwd=REPOSITORY,
             env=wanted | {MARK: self.mark},
             stdin=subprocess.DEVNULL,

@@ -16,7 +16,8 @@ from tests.jobs import start, write_script
 from tests.ranks.pool import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
-ROOMS = ("callbacks", "data", "ops", "schedules")
+ROOMS = ("callbacks", "data", "ops", "ray", "schedules")
+BY_ITSELF = {"keras_par.shutdown": 2, "keras_par.run": 1, "keras_par.ray.run": 1}  # jobs of so many processes
 
 
 def drawer():
@@ -87,9 +88,13 @@ def test_examples_call_what_is_there():
     assert num_calls > 50
 
 
-def public_values() -> list:
-    """The public names, to be given to tests."""
-    return [pytest.param(name, id=name.removeprefix("keras_par.")) for name in sorted(public_names())]
+def public_values(**marks: pytest.MarkDecorator) -> list:
+    """The public names, to be given to tests; those of a room may be marked."""
+    room_of = {name: name.split(".")[1] for name in sorted(public_names())}
+    return [
+        pytest.param(name, id=name.removeprefix("keras_par."), marks=marks.get(room, ()))
+        for name, room in room_of.items()
+    ]
 
 
 def section(text: str, title: str) -> str:
@@ -155,29 +160,30 @@ def test_a_terminal_completes_the_public_names():
         assert names <= set(dir(getattr(package, room)))
 
 
-@pytest.mark.parametrize("name", public_values())
+@pytest.mark.parametrize("name", public_values(ray=pytest.mark.cluster))
 def test_examples_give_what_they_tell(name, ranks, tmp_path):
-    """On two ranks, as a program of its own that has imported keras, np, tf and kp.
+    """On two ranks, or where ranks are started in one process, as a program that has imported keras, np, tf and kp.
 
     Behind `# -> ` stands the repr of the line's expression on each rank, or where ranks differ
     `# -> 0 on rank 0, 1 on rank 1`.
     """
     text = example_of(name)
-    if name == "keras_par.shutdown":
-        found = run_by_itself(name, text, tmp_path)
+    size = BY_ITSELF.get(name, 2)
+    if name in BY_ITSELF:
+        found = run_by_itself(name, size, text, tmp_path)
     else:
         found = ranks(2).run(example_tasks.run, name=name, text=text, folder=str(tmp_path))
-    assert [(each["rank"], each["size"]) for each in found] == [(0, 2), (1, 2)]
+    assert [(each["rank"], each["size"]) for each in found] == [(rank, size) for rank in range(size)]
     for each in found:
         assert len(each["outcomes"]) == text.count(example_tasks.OUTCOME)
         for line, told, value in each["outcomes"]:
             assert told == value, f"rank {each['rank']}: {line}"
 
 
-def run_by_itself(name: str, text: str, folder) -> list[dict]:
-    """What each of two ranks finds, in a job of their own, which an example may end."""
+def run_by_itself(name: str, size: int, text: str, folder) -> list[dict]:
+    """What each rank finds in a job of its own, which an example may end, or in a process that may start one."""
     call = f"example_tasks.run({name!r}, {text!r}, {str(folder)!r})"
     script = f"import json; from tests import example_tasks; print('found: ' + json.dumps({call}), flush=True)"
-    job = start("mpirun", 2, write_script(folder, script))
+    job = start("mpirun" if size > 1 else "python", size, write_script(folder, script))
     assert job.status == 0, job.output
     return sorted(map(json.loads, job.find(r"found: (.*\})")), key=lambda each: each["rank"])

@@ -37,6 +37,7 @@ FLOOR_OF = {each: floor for floor, rooms in enumerate(FLOORS) for each in rooms}
 # The rooms of the command line, and all that each may import.
 SIDE = {"cluster": {"base"}, "agent": {"base", "cluster"}, "report": {"base"}, "doctor": {"base", "cluster"}}
 SIDE |= {"launch": {"base", *SIDE}}
+SIDE |= {"ray": {"base", "agent", "cluster", "launch"}}
 
 
 def modules(folder: str) -> list[Path]:

@@ -247,3 +247,16 @@ def test_a_host_whose_clock_is_off(seconds, engine, another_server, job, tmp_pat
     assert abs(int(told) - abs(seconds)) <= 1
     assert ended.status == 1 and f"Rank 1 on host {SECOND} exited with status 1, at step 9" in ended.last_panel
     assert ended.seconds < 40
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_function_is_called_over_hosts(engine, job, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, keras_par as kp\n"
+        "def train(x):\n    kp.init()\n    return os.uname().nodename, x + kp.rank(), kp.size()\n"
+        f"print(kp.run(train, [5], np=2, hosts='{FIRST}:1,{SECOND}:1', engine='{engine}'))\n"
+    )
+    ended = job(script, launcher=()).wait()
+    assert ended.status == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == str([(FIRST, 5, 2), (SECOND, 6, 2)])

@@ -1,16 +1,16 @@
 """Runs a job, and again after a failure as often as its user allows, or with other ranks as hosts come and go."""
 
 import contextlib
-import os
 import platform
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from keras_par.base.version import VERSION
 from keras_par.cluster.hosts import ClusterError, Place
-from keras_par.cluster.reach import Ssh, obstacles
+from keras_par.cluster.reach import AS_SET, Ssh, obstacles
 from keras_par.launch import verdict
 from keras_par.launch.account import Account
 from keras_par.launch.console import Console
@@ -34,17 +34,17 @@ class Job:
         command: what each rank runs.
         worlds: where.
         plan: makes of the places of a world how it is started.
-        ssh: how to get to other hosts.
         max_restarts: failures after which it is started again.
         settings: what its user wants.
+        ssh: how to get to other hosts.
     """
 
     command: Sequence[str]
     worlds: Worlds
     plan: Callable[[Sequence[Place]], Plan]
-    ssh: Ssh
     max_restarts: int
     settings: Settings
+    ssh: Ssh = AS_SET
 
 
 class Attempts:
@@ -54,10 +54,11 @@ class Attempts:
         job: what is run.
         folder: of the run.
         console: where things are shown.
+        interrupts: the signals that the user has sent, appended to as they come.
     """
 
-    def __init__(self, job: Job, folder: RunFolder, console: Console):
-        self._job, self._folder, self._console = job, folder, console
+    def __init__(self, job: Job, folder: RunFolder, console: Console, interrupts: list[int]):
+        self._job, self._folder, self._console, self._interrupts = job, folder, console, interrupts
         self._account = Account()
         self._num_restarts = 0
         self._killed: str | None = None  # the host that a rank was killed on, at the end of the last attempt
@@ -67,37 +68,36 @@ class Attempts:
     def run(self) -> int:
         """The exit status of the job."""
         began = time.monotonic()
-        with noted_signals() as interrupts:
-            status = self._all(interrupts)
-            counted, lost = self._account.counted(), self._account.num_steps_lost
-            text = f"the job ended with status {status}"
-            self._folder.event("end", text, status=status, counted=counted, steps_lost=lost)
-            if self._account.num_worlds > 1:
-                self._console.say(verdict.worlds(self._account.num_worlds, lost, self._account.share()))
-            if status == 0:
-                logs = None if self._folder.path is None else str(self._folder.path)
-                self._console.say(verdict.finished(self._num_ranks, time.monotonic() - began, logs))
+        status = self._all()
+        counted, lost = self._account.counted(), self._account.num_steps_lost
+        text = f"the job ended with status {status}"
+        self._folder.event("end", text, status=status, counted=counted, steps_lost=lost)
+        if self._account.num_worlds > 1:
+            self._console.say(verdict.worlds(self._account.num_worlds, lost, self._account.share()))
+        if status == 0:
+            logs = None if self._folder.path is None else str(self._folder.path)
+            self._console.say(verdict.finished(self._num_ranks, time.monotonic() - began, logs))
         return status
 
-    def _all(self, interrupts: list[int]) -> int:
+    def _all(self) -> int:
         """Runs one attempt after another; the status of the last."""
         status = NO_WORLD_STATUS
         while True:
             try:
-                places = self._job.worlds.next(is_over=lambda: bool(interrupts))
+                places = self._job.worlds.next(is_over=lambda: bool(self._interrupts))
                 plan = self._job.plan(places)
             except (ClusterError, EngineError) as error:
-                if interrupts:
-                    return 128 + interrupts[0]
+                if self._interrupts:
+                    return 128 + self._interrupts[0]
                 self._console.panel("the job does not go on", [str(error).removeprefix("keras-par: ")])
                 self._folder.event("crash", str(error))
                 return status
-            outcome = self._one(plan, interrupts)
+            outcome = self._one(plan)
             status = outcome.status
-            if interrupts or not self._goes_on(outcome):
+            if self._interrupts or not self._goes_on(outcome):
                 return status
 
-    def _one(self, plan: Plan, interrupts: list[int]) -> Outcome:
+    def _one(self, plan: Plan) -> Outcome:
         """Runs one attempt."""
         self._num_ranks = len(plan.places)
         self._console.expect(self._num_ranks)
@@ -111,7 +111,7 @@ class Attempts:
         began = time.time()
         try:
             supervisor = Supervisor(
-                plan, self._job.settings, self._folder, self._console, interrupts, self._account, watch
+                plan, self._job.settings, self._folder, self._console, self._interrupts, self._account, watch
             )
             outcome = supervisor.run()
         finally:
@@ -145,8 +145,16 @@ class Attempts:
         return True
 
 
-def supervise(job: Job, engine: str, folder: RunFolder, console: Console) -> int:
-    """Runs the job, and again after a failure as often as the user allows."""
+def supervise(job: Job, engine: str, folder: RunFolder, console: Console, interrupts: list[int]) -> int:
+    """Runs the job, and again after a failure as often as the user allows; its exit status.
+
+    Args:
+        job: what is run.
+        engine: what connects the ranks.
+        folder: of the run.
+        console: where things are shown.
+        interrupts: the signals that the user has sent, appended to as they come.
+    """
     folder.describe(
         command=list(job.command),
         engine=engine,
@@ -155,19 +163,23 @@ def supervise(job: Job, engine: str, folder: RunFolder, console: Console) -> int
         keras_par=VERSION,
         python=platform.python_version(),
     )
-    status = Attempts(job, folder, console).run()
+    status = Attempts(job, folder, console, interrupts).run()
     if folder.complaint:
         console.say(folder.complaint)
-    if not console.close():
-        os._exit(status)  # Python's own end would flush the stream in which a thread still writes, and abort
     return status
 
 
 @contextlib.contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """A list that grows with each signal by which the user or the system wants the job to end."""
+    """A list that grows with each signal by which the user or the system wants the job to end.
+
+    Python gives signals to its main thread alone; in another the list stays empty.
+    """
     received: list[int] = []
     last = 0.0
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
 
     def note(number, _) -> None:
         nonlocal last

@@ -27,9 +27,9 @@ class Console:
         self._changed = threading.Condition()
         self._is_closed = False
         self._bars = Bars()
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
+        self._errors = [(each, each.errors) for each in (sys.stdout, sys.stderr) if isinstance(each, io.TextIOWrapper)]
+        for stream, _ in self._errors:
+            stream.reconfigure(errors="backslashreplace")
         self._thread = threading.Thread(target=self._show, name="kp-console", daemon=True)
         self._thread.start()
 
@@ -71,6 +71,9 @@ class Console:
             self._is_closed = True
             self._changed.notify_all()
         self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            for stream, errors in self._errors:
+                stream.reconfigure(errors=errors)
         return not self._thread.is_alive()
 
     def _prefix(self, rank: int) -> str:
@@ -99,7 +102,7 @@ def show_panel(title: str, lines: Sequence[str], stacks: dict[int, str]) -> None
     from rich.rule import Rule
     from rich.text import Text
 
-    console = RichConsole(stderr=True, highlight=False)
+    console = RichConsole(stderr=True, highlight=False, force_jupyter=False)
     with contextlib.suppress(OSError, ValueError):
         console.print(Rule(f"[bold]{title}", align="left", style="red"))
         for line in lines:

@@ -1,4 +1,4 @@
-"""Builds the command that starts a job's ranks, by mpirun or by horovodrun over Gloo, and its environment."""
+"""Plans how a job's ranks are started: the command of mpirun, or of horovodrun over Gloo, and its environment."""
 
 import os
 import sys
@@ -13,6 +13,7 @@ from keras_par.cluster.environment import find, horovod_folder, mpi_variables
 from keras_par.cluster.hosts import Place
 from keras_par.cluster.reach import Ssh, is_local
 from keras_par.cluster.slurm import is_in_allocation
+from keras_par.launch.started import Program, Started
 
 Engine = Literal["mpi", "gloo"]
 
@@ -49,7 +50,17 @@ class Plan:
     @property
     def is_one_host(self) -> bool:
         """True if all ranks run on this host."""
-        return all(is_local(place.host) for place in self.places)
+        return are_here(self.places)
+
+    @property
+    def exported(self) -> dict[str, str]:
+        """The variables that each rank gets from here, where it does not have them from its engine."""
+        return {} if self.is_one_host else exported(os.environ)
+
+    def start(self, invitation: str) -> Started:
+        """Starts an agent for each place, which goes to the launcher by the invitation."""
+        variables = {**os.environ, **self.environment, VARIABLE: invitation}
+        return Program(self.command, variables, self.is_one_host)
 
 
 def choose(wanted: Engine | None) -> Engine:
@@ -134,7 +145,7 @@ def mpirun(places: Sequence[Place], environment: dict[str, str], ssh: Ssh) -> li
     command = [program, "-np", str(len(places)), "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
     command += ["--mca", "odls_base_sigkill_timeout", str(KILL_TIMEOUT)]
     command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    if all(is_local(place.host) for place in places):
+    if are_here(places):
         return [*command, "--oversubscribe"]
     if is_in_allocation(os.environ):
         environment["SLURM_OVERLAP"] = "1"  # else mpirun's srun waits for other steps of the job to end
@@ -164,9 +175,14 @@ def horovodrun(places: Sequence[Place], ssh: Ssh) -> list[str]:
             "use MPI."
         )
     command = [find("horovodrun") or "horovodrun", "-np", str(len(places)), "--gloo"]
-    if all(is_local(place.host) for place in places):
+    if are_here(places):
         return command
     return [*command, "-H", ",".join(f"{host}:{count}" for host, count in runs), *ssh.arguments]
+
+
+def are_here(places: Sequence[Place]) -> bool:
+    """True if all places are on this host."""
+    return all(is_local(place.host) for place in places)
 
 
 def runs_of_hosts(places: Sequence[Place]) -> list[tuple[str, int]]:

@@ -1,8 +1,6 @@
 """How an attempt ended: what the user is told of it, and what the next one must know."""
 
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 from keras_par.agent.states import Exit
 from keras_par.cluster.hosts import Place
@@ -11,6 +9,7 @@ from keras_par.launch.console import Console
 from keras_par.launch.engines import Plan
 from keras_par.launch.members import Members
 from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.started import Started
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,9 @@ class Teller:
         killed = self._place(first.rank).host if is_killed else None
         return Outcome(first.shell_status, why, self._lost(), killed=killed)
 
-    def engine_failure(self, engine: subprocess.Popen, is_early: bool, output: str, lost: tuple[str, ...]) -> Outcome:
+    def engine_failure(self, engine: Started, is_early: bool, output: str, lost: tuple[str, ...]) -> Outcome:
         """What starts the ranks has ended by itself, `is_early` before all had started, or hosts were `lost` then."""
-        status, program = engine.returncode or 1, Path(self._plan.command[0]).name
+        status, program = engine.poll() or 1, engine.name
         num_ended, num_ranks = len(self._members.ended), len(self._plan.places)
         text = verdict.engine_ended(num_ended, num_ranks, program, status, output)
         self._folder.event("crash", " ".join(text))

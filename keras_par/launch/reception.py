@@ -1,7 +1,6 @@
 """Lets agents in, tells each what it runs, and passes on what they say."""
 
 import math
-import os
 import queue
 import threading
 import time
@@ -11,7 +10,7 @@ from keras_par.agent.installed import difference, installed
 from keras_par.agent.states import State
 from keras_par.base.addresses import lost_in_gloo
 from keras_par.launch.console import Console
-from keras_par.launch.engines import Plan, exported
+from keras_par.launch.engines import Plan
 from keras_par.launch.members import Member, Members
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import Settings
@@ -87,8 +86,7 @@ class Reception:
 
     def _environment(self, rank: int) -> dict[str, str]:
         device = self._plan.places[rank].device
-        found = {} if self._plan.is_one_host else exported(os.environ)
-        found |= self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
+        found = self._plan.exported | self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
         return found if device is None else found | {"DEVICE_ID": device}
 
     def _admit(self, channel: wire.Channel) -> None:

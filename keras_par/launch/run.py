@@ -12,11 +12,11 @@ from keras_par.cluster.hosts import ClusterError, Place, places
 from keras_par.cluster.reach import Ssh, require_reachable
 from keras_par.cluster.slurm import is_in_allocation
 from keras_par.launch import background, engines
-from keras_par.launch.attempts import Job, supervise
+from keras_par.launch.attempts import Job, noted_signals, supervise
 from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.settings import Settings
+from keras_par.launch.settings import HANG_SECONDS, Settings, shows_everything
 from keras_par.launch.wanted import (
     USAGE_STATUS,
     Span,
@@ -29,7 +29,6 @@ from keras_par.launch.wanted import (
 )
 from keras_par.launch.worlds import ChangingWorlds, FixedWorlds
 
-HANG_SECONDS = 120.0
 ELASTIC_SECONDS = 600.0  # as horovodrun has it
 
 
@@ -196,7 +195,13 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     if not settings.forward:
         console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
-    return supervise(Job(command, worlds, plan, ssh, arguments.max_restarts, settings), engine, folder, console)
+    job = Job(command, worlds, plan, arguments.max_restarts, settings, ssh)
+    with noted_signals() as interrupts:
+        status = supervise(job, engine, folder, console, interrupts)
+        is_shown = console.close()
+    if not is_shown:
+        os._exit(status)  # Python's own end would flush the stream in which a thread still writes, and abort
+    return status
 
 
 def worlds_of(
@@ -223,7 +228,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     return Settings(
         merge_stderr=arguments.merge_stderr,
         forward=arguments.log_dir is None or arguments.tee,
-        verbose=arguments.verbose or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0",
+        verbose=arguments.verbose or shows_everything(os.environ),
         hang_after=arguments.hang_after,
         on_hang=arguments.on_hang,
     )

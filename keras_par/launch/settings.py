@@ -1,6 +1,9 @@
 """What the user wants of a run, besides which program runs where."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+HANG_SECONDS = 120.0  # without progress that are a hang, unless the user says otherwise
 
 
 @dataclass(frozen=True)
@@ -20,3 +23,8 @@ class Settings:
     verbose: bool
     hang_after: float
     on_hang: str
+
+
+def shows_everything(environ: Mapping[str, str]) -> bool:
+    """True if the user has asked TensorFlow for all that it says."""
+    return environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"

@@ -1,15 +1,8 @@
 """Starts a job's ranks once, watches them through their agents, and ends all of them when one fails or hangs."""
 
-import contextlib
-import os
 import queue
 import signal
-import subprocess
-import tempfile
 import time
-from typing import BinaryIO
-
-import psutil
 
 from keras_par.agent import wire
 from keras_par.agent.leftovers import remove_session
@@ -82,29 +75,17 @@ class Supervisor:
         """How it ended, once all ranks and the engine that started them are gone."""
         door = wire.Door(self._plan.is_one_host)
         self._reception.open(door)
-        with tempfile.TemporaryFile() as engine_log:
-            self._engine = self._start(door.invitation, engine_log)
-            try:
-                while not self._is_over():
-                    self._react()
-                    self._look_around()
-                self._wait_for_engine()
-            finally:
-                self._kill_engine()
-                door.close()
-                self._members.part()
-            engine_log.seek(0)
-            return self._conclude(engine_log.read().decode(errors="replace"))
-
-    def _start(self, invitation: str, log: BinaryIO) -> subprocess.Popen:
-        return subprocess.Popen(
-            self._plan.command,
-            env={**os.environ, **self._plan.environment, wire.VARIABLE: invitation},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._engine = self._plan.start(door.invitation)
+        try:
+            while not self._is_over():
+                self._react()
+                self._look_around()
+            self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
+        finally:
+            self._kill_engine()
+            door.close()
+            self._members.part()
+        return self._conclude(self._engine.close())
 
     def _react(self) -> None:
         """Handles the messages that come within TICK_SECONDS."""
@@ -256,25 +237,9 @@ class Supervisor:
         is_terminating = self._is_terminating and not self._reception.turns_away
         return self._is_complete or self._engine.poll() is not None or is_terminating
 
-    def _wait_for_engine(self) -> None:
-        try:
-            self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._kill_engine()
-
     def _kill_engine(self) -> None:
-        """Ends the engine; on other hosts only itself can end what it has started there."""
-        if self._engine.poll() is None and not self._plan.is_one_host:
-            self._engine.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._engine.wait(END_SECONDS)
         if self._engine.poll() is None:
-            started = psutil.Process(self._engine.pid).children(recursive=True)
-            os.killpg(self._engine.pid, signal.SIGKILL)
-            for each in started:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
-            self._engine.wait()
+            self._engine.kill()
             remove_session(self._reception.session)
 
     def _describe(self) -> None:

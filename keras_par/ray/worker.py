@@ -1,0 +1,61 @@
+"""Runs on Ray's nodes, an actor for each rank: starts the rank's agent, and hands over what the function returned."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from keras_par.agent import called
+from keras_par.launch.engines import exported, settings
+
+MOST_LINES = 12  # of what an agent says that cannot do its work
+
+
+class Worker:
+    """The actor of one rank."""
+
+    def port(self) -> int:
+        """A port of this node that is free."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return probe.getsockname()[1]
+
+    def run(self, content: bytes, rank: int, given: Mapping[str, str], port: int, num_threads: int) -> bytes | None:
+        """Runs the agent of a rank until it has ended.
+
+        Args:
+            content: the function that the rank calls, as it was packed.
+            rank: its number.
+            given: variables that it gets besides those of this actor.
+            port: where rank 0 waits for the others.
+            num_threads: that TensorFlow may use.
+
+        Returns:
+            What the function returned, pickled; None if it did not.
+
+        Raises:
+            RuntimeError: the agent failed, not the function.
+        """
+        with tempfile.TemporaryDirectory(prefix="keras-par-") as name:
+            folder = Path(name)
+            (folder / called.FUNCTION).write_bytes(content)
+            variables = {**exported(os.environ), **given, "RANK_ID": str(rank), "MASTER_PORT": str(port)}
+            variables["PYTHONPATH"] = os.pathsep.join(sys.path)  # what Ray has brought here can be imported
+            variables |= settings(num_threads, False, variables)
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "keras_par.ray.agent", *called.program(folder)],
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+            if done.returncode != 0:
+                raise RuntimeError("\n".join(done.stdout.splitlines()[-MOST_LINES:]))
+            file = called.result_file(folder, rank)
+            return file.read_bytes() if file.exists() else None

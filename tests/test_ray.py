@@ -1,0 +1,324 @@
+"""`kp.ray.run` on clusters of several of Ray's nodes: results, training, failures, a node that dies, nothing left."""
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.namespaces import ONLY_ROOT, address, hosts
+from tests.jobs import write_script
+from tests.launcher import MARK, Ended, Job
+from tests.ranks.pool import environment, scripts
+
+pytestmark = pytest.mark.cluster
+JOB_SECONDS = 200
+NAMED_WITHIN = 10.0  # seconds from a node's death to the error
+LOST_WITHIN = 90.0  # the same where no connection tells of it, so that Ray must find out
+FIRST, SECOND = NAMES = ("kp-ray-0", "kp-ray-1")
+VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": None}
+
+BEGIN = """
+    import json, os, pathlib, sys, threading, time
+    import ray
+    from ray.cluster_utils import Cluster
+    import keras_par as kp
+
+    folder = pathlib.Path(sys.argv[1])
+    small = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+    nodes = [cluster.add_node(num_cpus=2, **small) for _ in range(2)]
+    ray.init(address=cluster.address)
+    tell = {}
+
+    def tell_all():
+        tell["free"] = ray.available_resources().get("CPU", 0)
+        ray.shutdown()
+        cluster.shutdown()
+        print(json.dumps(tell), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder_of_ray(monkeypatch):
+    """Where Ray keeps its files, by a name that is short enough for sockets; it is gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="kp-ray-", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield
+
+
+def start(folder: Path, text: str) -> Job:
+    """Starts a script on a cluster with two nodes of two CPUs each."""
+    assert importlib.util.find_spec("ray"), "pip install ray"
+    return Job(write_script(folder, f"{BEGIN}\n{text}"), folder, launcher=(), **VARIABLES)
+
+
+def found(ended: Ended) -> dict:
+    """What a script has told, which is its last line."""
+    assert ended.status == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+RESULTS = """
+    import numpy as np
+
+    def train(begin, step=1):
+        kp.init()
+        print("this is a rank")
+        about = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "ANSWER", "RAY_RAYLET_PID")}
+        return begin + step * np.arange(3) + kp.rank(), kp.size(), about
+
+    for placement in ("STRICT_SPREAD", "STRICT_PACK"):
+        got = kp.ray.run(train, (5,), {"step": 2}, placement=placement, env={"ANSWER": "42"})
+        tell[placement] = {
+            "values": [values.tolist() for values, _, _ in got],
+            "sizes": [size for _, size, _ in got],
+            "about": [about for _, _, about in got],
+        }
+    two = kp.ray.run(lambda: os.environ["OMP_NUM_THREADS"], num_workers=1, resources_per_worker={"CPU": 2})
+    tell["threads of two"] = two
+    time.sleep(1)
+    tell_all()
+"""
+
+
+def test_results_come_in_the_order_of_the_ranks_from_where_they_were_placed(tmp_path):
+    ended = start(tmp_path, RESULTS).wait(JOB_SECONDS)
+    tell = found(ended)
+    for placement, num_nodes in (("STRICT_SPREAD", 2), ("STRICT_PACK", 1)):
+        got = tell[placement]
+        assert got["values"] == [[5, 7, 9], [6, 8, 10]] and got["sizes"] == [2, 2]
+        assert {(each["ANSWER"], each["OMP_NUM_THREADS"]) for each in got["about"]} == {("42", "1")}
+        assert len({each["RAY_RAYLET_PID"] for each in got["about"]}) == num_nodes
+    assert tell["threads of two"] == ["2"]
+    assert tell["free"] == 4.0, "placement groups are removed"
+    assert {"[0] this is a rank", "[1] this is a rank"} <= set(ended.stdout.splitlines())
+
+
+TRAINING = """
+    def train(strategy):
+        import keras, numpy as np
+        kp.init()
+        keras.utils.set_random_seed(3)
+        if strategy:
+            keras.distribution.set_distribution(kp.DataParallel())
+        rows = np.random.default_rng(5).normal(size=(70, 4)).astype("float32")
+        model = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0).history["loss"]
+
+    tell["ranks"], tell["alone"] = kp.ray.run(train, [True], placement="STRICT_SPREAD"), train(False)
+    tell_all()
+"""
+
+
+def test_ranks_of_two_nodes_train_as_one_process(tmp_path):
+    tell = found(start(tmp_path, TRAINING).wait(JOB_SECONDS))
+    assert tell["ranks"][0] == tell["ranks"][1]
+    assert tell["ranks"][0] == pytest.approx(tell["alone"], rel=1e-5)
+
+
+FAILURES = """
+    def fails():
+        kp.init()
+        if kp.rank() == 1:
+            raise ValueError("this is the trouble")
+        kp.barrier()
+
+    def attempt(name, *arguments, **options):
+        try:
+            kp.ray.run(*arguments, **options)
+        except (RuntimeError, ValueError) as error:
+            tell[name] = str(error)
+
+    attempt("fails", fails, placement="STRICT_SPREAD")
+    attempt("no place", fails, num_workers=3, placement="STRICT_SPREAD", start_timeout=3)
+    attempt("no placement", fails, placement="SOMEWHERE")
+    attempt("no number", fails, num_workers=0)
+    attempt("exits", lambda: sys.exit(0))
+    time.sleep(1)
+    tell_all()
+"""
+
+
+def test_failures_raise_the_sentence_of_the_launcher(tmp_path):
+    ended = start(tmp_path, FAILURES).wait(JOB_SECONDS)
+    tell = found(ended)
+    host = socket.gethostname()
+    assert tell["fails"].startswith(f"keras-par: rank 1 failed first\nRank 1 on host {host} exited with status 1")
+    assert "Error: ValueError: this is the trouble\nLast line of your code: " in tell["fails"]
+    assert tell["no place"].startswith(
+        "keras-par: Ray had no place for 3 worker(s) of {'CPU': 1} by STRICT_SPREAD within 3 s; free are {'CPU': 4.0} "
+        "on 3 node(s)"
+    )
+    assert "SOMEWHERE" in tell["no placement"] and "num_workers=0 is no number of ranks" in tell["no number"]
+    assert "rank 0 ended with status 0 before its function returned" in tell["exits"]
+    assert tell["free"] == 4.0
+
+
+A_NODE_DIES = """
+    def waits():
+        kp.init()
+        (folder / str(kp.rank())).write_text(os.environ["RAY_RAYLET_PID"])
+        time.sleep(100)
+
+    def kill():
+        while not all((folder / rank).exists() and (folder / rank).read_text() for rank in "01"):
+            time.sleep(0.05)
+        raylets = {str(each.all_processes["raylet"][0].process.pid): each for each in nodes}
+        tell["killed"] = time.monotonic()
+        cluster.remove_node(raylets[(folder / "1").read_text()], allow_graceful=False)
+
+    threading.Thread(target=kill, daemon=True).start()
+    try:
+        kp.ray.run(waits, placement="STRICT_SPREAD")
+    except RuntimeError as error:
+        tell["seconds"], tell["error"] = time.monotonic() - tell["killed"], str(error)
+    tell["again"] = kp.ray.run(lambda: "on one node", placement="STRICT_PACK")
+    tell_all()
+"""
+
+
+def test_a_node_that_dies_is_named_and_the_other_rank_is_ended(tmp_path):
+    tell = found(start(tmp_path, A_NODE_DIES).wait(JOB_SECONDS))
+    assert tell["error"].startswith(
+        f"keras-par: rank 1 failed first\nRank 1 on host {socket.gethostname()} vanished together with the agent that "
+        "watched it, as when a host dies"
+    )
+    assert "Then rank 0 " in tell["error"]
+    print(f"the dead node was named, and the other rank ended, after {tell['seconds']:.1f} s")
+    assert tell["seconds"] < NAMED_WITHIN
+    assert tell["again"] == ["on one node"] * 2
+
+
+INTERRUPTED = """
+    def waits():
+        kp.init()
+        (folder / str(kp.rank())).touch()
+        time.sleep(100)
+
+    try:
+        kp.ray.run(waits)
+    except KeyboardInterrupt:
+        tell["interrupted"] = True
+    time.sleep(1)
+    tell_all()
+"""
+
+
+def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(tmp_path):
+    job = start(tmp_path, INTERRUPTED)
+    for rank in "01":
+        job.wait_for(tmp_path / rank, 120)
+    job.signal(signal.SIGINT)
+    ended = job.wait(60)
+    tell = found(ended)
+    assert tell["interrupted"] and tell["free"] == 4.0
+    assert "stopping all ranks after the step under way" in ended.stderr
+
+
+EXECUTOR = """
+    from horovod.ray import RayExecutor
+
+    def train(by_kp):
+        import keras, numpy as np
+        if by_kp:
+            kp.init()
+            keras.distribution.set_distribution(kp.DataParallel())
+            optimizer, rank = keras.optimizers.SGD(0.1), kp.rank()
+        else:
+            import horovod.tensorflow.keras as hvd
+            hvd.init()
+            optimizer, rank = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), hvd.rank()
+        keras.utils.set_random_seed(3)
+        rows = np.random.default_rng(0 if by_kp else rank).normal(size=(70, 4)).astype("float32")
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        model.fit(rows, rows.sum(1), batch_size=16, verbose=0)
+        return rank, model.get_weights()[0].tolist()
+
+    for by_kp in (True, False):
+        settings = RayExecutor.create_settings(timeout_s=60)
+        executor = RayExecutor(settings, num_workers=2, cpus_per_worker=1)
+        executor.start()
+        tell[f"by kp: {by_kp}"] = executor.run(train, [by_kp])
+        executor.shutdown()
+    tell_all()
+"""
+
+
+def test_horovods_executor_starts_ranks_of_which_horovods_own_layer_reduces_nothing(tmp_path):
+    tell = found(start(tmp_path, EXECUTOR).wait(JOB_SECONDS))
+    by_kp, by_horovod = tell["by kp: True"], tell["by kp: False"]
+    assert [rank for rank, _ in by_kp] == [rank for rank, _ in by_horovod] == [0, 1]
+    assert by_kp[0][1] == by_kp[1][1]
+    assert by_horovod[0][1] != by_horovod[1][1]
+
+
+ON_HOSTS = """
+    import json, os, pathlib, sys, time
+    import ray
+    import keras_par as kp
+
+    folder, tell = pathlib.Path(sys.argv[1]), {}
+    ray.init(address=sys.argv[2])
+
+    def where():
+        kp.init()
+        return os.uname().nodename, kp.size(), kp.local_size()
+
+    def waits():
+        kp.init()
+        part = folder / f"part.{kp.rank()}"
+        part.write_text(str(kp.rank()))
+        part.rename(folder / os.uname().nodename)
+        time.sleep(300)
+
+    tell["where"] = kp.ray.run(where, placement="STRICT_SPREAD")
+    try:
+        kp.ray.run(waits, placement="STRICT_SPREAD")
+    except RuntimeError as error:
+        tell["error"], tell["time"] = str(error), time.time()
+    print(json.dumps(tell), flush=True)
+    ray.shutdown()
+"""
+
+
+@pytest.fixture
+def pair():
+    """Two hosts with a node of Ray's each, the first of which is the head."""
+    mark, port = uuid.uuid4().hex, "6399"
+    wanted = environment(**VARIABLES, **{MARK: mark})
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    head = ["--head", f"--port={port}", "--include-dashboard=false"]
+    with hosts(*NAMES) as both:
+        for number, name in enumerate(NAMES):
+            how = head if number == 0 else [f"--address={address(0)}:{port}"]
+            command = [str(scripts() / "ray"), "start", *how, f"--node-ip-address={address(number)}", "--num-cpus=1"]
+            command += ["--object-store-memory=80000000", "--disable-usage-stats"]
+            subprocess.run([*both.within(name), *command], env=wanted, check=True, stdout=subprocess.DEVNULL)
+        yield both, f"{address(0)}:{port}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT)
+def test_a_host_that_is_lost_is_named(pair, tmp_path):
+    both, cluster = pair
+    script = write_script(tmp_path, ON_HOSTS)
+    job = Job(script, tmp_path, cluster, within=both.within(FIRST), launcher=(), **VARIABLES)
+    for name in NAMES:
+        job.wait_for(tmp_path / name, 150)
+    rank, lost = (tmp_path / SECOND).read_text(), time.time()
+    both.lose(SECOND)
+    tell = found(job.wait(JOB_SECONDS))
+    seconds = tell["time"] - lost
+    print(f"the lost host was named, and the other rank ended, after {seconds:.1f} s")
+    assert sorted(tell["where"]) == [[FIRST, 2, 1], [SECOND, 2, 1]]
+    assert f"rank {rank} failed first\nRank {rank} on host {SECOND} vanished together with the agent" in tell["error"]
+    assert seconds < LOST_WITHIN
