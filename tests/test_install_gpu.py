@@ -28,9 +28,11 @@ def make_toolkit(home: Path, version: str) -> Path:
 def site(tmp_path):
     """The packages' folder of an environment with NVIDIA's."""
     make_toolkit(tmp_path / "site" / cuda.TOOLKIT, "13.5")
-    for package, library in ((cuda.NCCL, "libnccl.so.2"), (cuda.RUNTIME, "libcudart.so.12")):
-        (tmp_path / "site" / package / "lib").mkdir(parents=True)
-        (tmp_path / "site" / package / "lib" / library).touch()
+    for part in ("include", "lib"):
+        (tmp_path / "site" / cuda.NCCL / part).mkdir(parents=True)
+    (tmp_path / "site" / cuda.NCCL / "lib" / "libnccl.so.2").touch()
+    (tmp_path / "site" / cuda.TOOLKIT / "lib").mkdir()
+    (tmp_path / "site" / cuda.TOOLKIT / "lib" / "libcudart.so.13").touch()
     return tmp_path / "site"
 
 
@@ -49,19 +51,15 @@ def test_a_missing_compiler_is_named(tmp_path):
             cuda.find(environ, tmp_path)
 
 
-def test_the_build_finds_the_packages_and_the_library_finds_nccl_again(site, tmp_path, monkeypatch):
-    monkeypatch.setenv("CXXFLAGS", "-g0")
-    monkeypatch.delenv("CUDAFLAGS", raising=False)
+def test_the_build_finds_the_packages_and_the_library_finds_nccl_again(site, tmp_path):
     environment = build_environment("mpi")
     before = environment.get("LDFLAGS", "")
     cuda.add_variables(environment, cuda.find({}, site), tmp_path, site)
     assert environment["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert environment["PATH"].split(os.pathsep)[0] == f"{environment['HOROVOD_CUDA_HOME']}/bin"
     assert Path(environment["HOROVOD_NCCL_LIB"], "libnccl.so").samefile(site / "nvidia/nccl/lib/libnccl.so.2")
-    runtime = site / "nvidia/cuda_runtime"
-    assert Path(environment["CMAKE_LIBRARY_PATH"], "libcudart.so").samefile(runtime / "lib/libcudart.so.12")
-    headers = f"-I{runtime}/include -I{site}/nvidia/cuda_cccl/include"
-    assert environment["CUDAFLAGS"] == headers and environment["CXXFLAGS"] == f"{headers} -g0"
+    links, libraries = environment["CMAKE_LIBRARY_PATH"].split(os.pathsep)
+    assert Path(links, "libcudart.so").samefile(Path(libraries, "libcudart.so.13"))
     assert environment["HOROVOD_NCCL_INCLUDE"] == str(site / "nvidia/nccl/include")
     own, rest = environment["LDFLAGS"].split(" ", 1)
     assert rest == before

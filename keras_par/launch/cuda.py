@@ -13,10 +13,7 @@ from keras_par.launch.pip import InstallError
 
 SITE = Path(sysconfig.get_paths()["platlib"])
 TOOLKIT = "nvidia/cu13"  # of nvidia-cuda-nvcc and what it asks for; NVIDIA's packages of CUDA 12 have no compiler
-# TensorFlow's own CUDA: Horovod calls the runtime through TensorFlow's library, so that its headers count.
-RUNTIME = "nvidia/cuda_runtime"
-CORE = "nvidia/cuda_cccl"
-NCCL = "nvidia/nccl"
+NCCL = "nvidia/nccl"  # of nvidia-nccl-cu12, which TensorFlow uses, too
 
 
 @dataclass(frozen=True)
@@ -56,26 +53,25 @@ def find(environ: Mapping[str, str], site: Path = SITE) -> Cuda:
             "toolkit, or leave it unset to have NVIDIA's packages."
         ) from error
     found = re.search(r"release (\d+\.\d+)", text)
-    return Cuda(home, found.group(1) if found else "unknown", "HOROVOD_CUDA_HOME" not in environ)
+    return Cuda(home, found.group(1) if found else "unknown", not environ.get("HOROVOD_CUDA_HOME"))
 
 
 def add_variables(environment: dict[str, str], cuda: Cuda, work: Path, site: Path = SITE) -> None:
     """Has Horovod's build, whose variables these are, use `cuda` and NCCL; links lie in `work` until it is done.
 
     Packages have libraries by the names that programs load, and not by those that linkers look for. NCCL is found again
-    from where Horovod's library lies, so that environments share a wheel.
+    from where Horovod's library lies, so that environments share a wheel. The CUDA runtime is called through
+    TensorFlow's library.
     """
     environment |= {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": str(cuda.home)}
     environment["PATH"] = os.pathsep.join((str(cuda.home / "bin"), environment["PATH"]))
     if not cuda.is_own:
         return
-    for library in (site / RUNTIME / "lib" / "libcudart.so.12", site / NCCL / "lib" / "libnccl.so.2"):
+    libraries = [*(cuda.home / "lib").glob("libcudart.so.*"), site / NCCL / "lib" / "libnccl.so.2"]
+    for library in libraries:
         (work / f"{library.name.partition('.so')[0]}.so").symlink_to(library)
-    headers = [f"-I{site / package / 'include'}" for package in (RUNTIME, CORE)]
-    for name in ("CXXFLAGS", "CUDAFLAGS"):
-        environment[name] = " ".join([*headers, *environment.get(name, "").split()])
     environment |= {
-        "CMAKE_LIBRARY_PATH": str(work),
+        "CMAKE_LIBRARY_PATH": os.pathsep.join((str(work), str(cuda.home / "lib"))),
         "HOROVOD_NCCL_INCLUDE": str(site / NCCL / "include"),
         "HOROVOD_NCCL_LIB": str(work),
         "HOROVOD_NCCL_LINK": "shared",

@@ -129,7 +129,7 @@ def require_pip() -> None:
 
 def install_requirements(console: Console, engine: str, gpu: bool) -> str:
     """Installs what building needs and returns the MPI version that will be linked, "none" for Gloo."""
-    extras = "horovod|gpu" if gpu and "HOROVOD_CUDA_HOME" not in os.environ else "horovod"
+    extras = "horovod|gpu" if gpu and not os.environ.get("HOROVOD_CUDA_HOME") else "horovod"
     pattern = re.compile(rf"""extra\s*==\s*['"]({extras})['"]""")
     wanted = [
         line.split(";")[0].strip() for line in importlib.metadata.requires("keras-par") or [] if pattern.search(line)
