@@ -21,12 +21,15 @@ CELLS = [
     """
 class Wave(keras.layers.Layer):
     def call(self, x):
-        if tf.reduce_sum(x) > 1e9:  # which AutoGraph must translate, and so read
-            x = x - 1
         return tf.sin(x)
 
 def model_of(units):
     return keras.Sequential([keras.layers.Dense(units), Wave(), keras.layers.Dense(1)])
+
+def prepared(x, y):
+    if tf.reduce_sum(x) > 1e9:  # which AutoGraph must translate, and so read
+        x = x - 1
+    return x, y
 """,
     """
 rows = np.arange(80, dtype="float32").reshape(20, 4) / 80
@@ -38,7 +41,8 @@ def train(units):
     with kp.DataParallel().scope():
         model = model_of(units)
         model.compile("sgd", "mse")
-    history = model.fit(rows, rows.sum(1), batch_size=8, epochs=2)
+    data = tf.data.Dataset.from_tensor_slices((rows, rows.sum(1))).map(prepared).batch(8)
+    history = model.fit(data, epochs=2)
     return history.history["loss"]
 
 assert asyncio.get_running_loop().is_running()

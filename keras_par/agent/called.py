@@ -4,10 +4,11 @@ import io
 import linecache
 import pickle
 import sys
+import traceback
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import Any, ClassVar
 
 from keras_par.base.rank_variables import number
@@ -74,6 +75,11 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".split("\n")[0]
 
 
+def show(kind: type[BaseException], error: BaseException, stack: TracebackType | None) -> None:
+    """Prints an error as Python does, but with the lines of code that are in no file."""
+    traceback.print_exception(kind, error, stack)
+
+
 def result_file(folder: Path, rank: int) -> Path:
     """Where a rank's result is kept."""
     return folder / f"result.{rank}"
@@ -89,6 +95,7 @@ def main(folder: Path) -> None:
     call = pickle.loads((folder / FUNCTION).read_bytes())
     sys.path[:] = [*call["path"], *(each for each in sys.path if each not in call["path"])]
     linecache.cache.update(call["sources"])
+    sys.excepthook = show
     train, args, kwargs = pickle.loads(call["function"])
     result = train(*args, **kwargs)
     try:
@@ -102,4 +109,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    from keras_par.agent import called
+
+    called.main(Path(sys.argv[1]))  # whose functions are pickled by this name; those of __main__ are pickled whole
