@@ -51,9 +51,8 @@ class Reception:
         """Makes an agent's rank a member and tells it what it runs; False if it cannot be one."""
         rank, host = hello["hello"], hello["host"]
         self.session = hello["session"] if self._plan.is_one_host else None
-        fault = self._fault_of(host, hello)
-        if self.refusal is None and fault is not None:
-            self.refusal, self._refused = (rank, fault), time.monotonic()
+        if self.refusal is None and (fault := self._fault_of(host, hello)) is not None:
+            self._refuse(rank, fault)
         if self.refusal is not None:
             channel.close()
             return False
@@ -72,6 +71,9 @@ class Reception:
             }
         )
         return True
+
+    def _refuse(self, rank: int, fault: str) -> None:
+        self.refusal, self._refused = (rank, fault), time.monotonic()
 
     @property
     def turns_away(self) -> bool:
