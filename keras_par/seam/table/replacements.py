@@ -136,7 +136,9 @@ GRADIENTS = (
         "keras.src.ops.operation:Operation.rematerialized_call",
         "update.recompute:of_symbols",
         "to recompute layers by the sizes of their outputs",
+        since="3.15",
     ),
+    Patch("keras.src.layers.layer:Layer.rematerialized_call", "update.recompute:of_symbols", "the same", until="3.15"),
     *(
         Patch(f"{TF_VARIABLE}.{name}", f"step.replay:{by}", "to recompute layers from the state that they had")
         for name, by in (
