@@ -56,7 +56,7 @@ class Actors(Started):
         super().__init__("Ray")
         self._plan = plan
         kind, wanted = ray.remote(Worker), options(plan.resources)
-        self._actors = [
+        self._actors: list[Any] = [
             kind.options(**wanted, scheduling_strategy=on_bundle(plan.group, bundle)).remote()
             for bundle in plan.bundles
         ]
