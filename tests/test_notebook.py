@@ -1,6 +1,8 @@
 """`kp.run` in a real Jupyter kernel: output and errors in the cell, functions of the notebook's own, an interrupt."""
 
+import os
 import re
+import signal
 import threading
 import time
 from pathlib import Path
@@ -132,4 +134,4 @@ def interrupt(notebook: Notebook, begun: Path) -> None:
     """Interrupts the kernel once a file is there."""
     while not begun.exists():
         time.sleep(0.05)
-    notebook.client.km.interrupt_kernel()
+    os.kill(notebook.client.km.provisioner.pid, signal.SIGINT)
