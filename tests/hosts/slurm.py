@@ -37,7 +37,7 @@ def cluster(hosts: Hosts) -> Iterator[None]:
         folder = Path(name)
         try:
             for host in hosts.names:
-                (FILES / host / "slurm").mkdir()
+                (FILES / host / "slurm").mkdir(exist_ok=True)  # a run that was killed leaves it
                 (FILES / host / "slurm" / "slurm.conf").write_text(settings(folder, hosts.names))
                 (FILES / host / "slurm" / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
             daemons.append(start(hosts, login, keeper(folder), folder))
