@@ -36,7 +36,7 @@ def test_each_rank_has_files_of_its_own(tmp_path):
         assert (folder / f"rank.{rank}/stderr").read_text() == f"rank {rank} on stderr\n"
     about = json.loads((folder / "run.json").read_text())
     assert about["num_ranks"] == 2 and about["engine"] == "mpi" and set(about["hosts"]) == {"0", "1"}
-    assert [event["event"] for event in events(folder)] == ["start", "end"]
+    assert [event["event"] for event in events(folder)] == ["start", "world", "end"]
     assert of_kind(folder, "end")[0]["status"] == 0
 
 

@@ -127,6 +127,7 @@ def carry_out(plan: Plan, command: Sequence[str], log_dir: str | Path | None, ve
         console.close()
     if interrupts:
         signal.raise_signal(interrupts[0])  # to the caller's own handler, which for Ctrl-C raises KeyboardInterrupt
+        raise KeyboardInterrupt  # also where the caller takes no notice of the signal: the ranks have ended by it
     if status != 0:
         raise RuntimeError("\n".join(["keras-par: " + (console.told or "the ranks were ended"), *console.why]))
 
