@@ -7,6 +7,7 @@ import signal
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests import call_tasks, launcher
@@ -227,8 +228,12 @@ def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(engine, tmp_path):
 def test_sigterm_ends_the_caller_once_the_ranks_are_gone(tmp_path):
     job = Job(script(tmp_path, INTERRUPTED), tmp_path, "mpi", launcher=())
     job.wait_for(tmp_path / "0")
+    words = [word for each in psutil.Process(job.process.pid).children(recursive=True) for word in each.cmdline()]
+    [folder] = {Path(word) for word in words if "/.keras-par-" in word}
+    assert folder.is_dir()
     job.signal(signal.SIGTERM)
     assert job.wait(30).status == -signal.SIGTERM
+    assert not folder.exists()
 
 
 def test_another_thread_than_the_main_one_may_call(tmp_path):

@@ -1,10 +1,11 @@
 """`kp.run`: calls a function on several new ranks, from a notebook or a script, and returns what each returned."""
 
+import contextlib
 import os
 import pickle
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,7 +82,8 @@ def run(
     is_here = engines.are_here(where)
     if not is_here:
         require_reachable([place.host for place in where])
-    with tempfile.TemporaryDirectory(prefix=".keras-par-", dir=None if is_here else os.getcwd()) as name:
+    around = tempfile.TemporaryDirectory(prefix=".keras-par-", dir=None if is_here else os.getcwd())
+    with signals_passed_on(), around as name:
         folder = Path(name)
         (folder / called.FUNCTION).write_bytes(content)
         command = called.program(folder)
@@ -108,7 +110,7 @@ def carry_out(plan: Plan, command: Sequence[str], log_dir: str | Path | None, ve
 
     Raises:
         RuntimeError: a rank failed.
-        KeyboardInterrupt: the user has ended it.
+        Interrupted: the user has ended it.
     """
     folder = RunFolder(None if log_dir is None else Path(log_dir))
     console = CallersConsole()
@@ -126,10 +128,27 @@ def carry_out(plan: Plan, command: Sequence[str], log_dir: str | Path | None, ve
     finally:
         console.close()
     if interrupts:
-        signal.raise_signal(interrupts[0])  # to the caller's own handler, which for Ctrl-C raises KeyboardInterrupt
-        raise KeyboardInterrupt  # also where the caller takes no notice of the signal: the ranks have ended by it
+        raise Interrupted(interrupts[0])
     if status != 0:
         raise RuntimeError("\n".join(["keras-par: " + (console.told or "the ranks were ended"), *console.why]))
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user has ended the ranks by a signal, also where the caller takes no notice of it."""
+
+    def __init__(self, number: int):
+        super().__init__(f"by {signal.Signals(number).name}")
+        self.number = number
+
+
+@contextlib.contextmanager
+def signals_passed_on() -> Iterator[None]:
+    """Gives a signal to the caller's own handler, which may end the process, once all within has been taken away."""
+    try:
+        yield
+    except Interrupted as interrupt:
+        signal.raise_signal(interrupt.number)
+        raise
 
 
 class CallersConsole(Console):

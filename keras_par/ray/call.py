@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from keras_par.agent import called
-from keras_par.launch.call import carry_out, loaded, refuse_ranks
+from keras_par.launch.call import carry_out, loaded, refuse_ranks, signals_passed_on
 from keras_par.ray.actors import RayPlan, places_of
 
 Placement = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
@@ -70,7 +70,7 @@ def run(
         raise ValueError(f"keras-par: num_workers={num_workers} is no number of ranks: give at least 1.")
     resources = dict(resources_per_worker or {"CPU": 1})
     content = called.packed(train, args, kwargs or {})
-    with placed([dict(resources) for _ in range(num_workers)], placement, start_timeout) as group:
+    with signals_passed_on(), placed([dict(resources) for _ in range(num_workers)], placement, start_timeout) as group:
         places, bundles = places_of(group)
         command = called.program(Path())
         plan = RayPlan(
