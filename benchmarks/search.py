@@ -2,10 +2,11 @@
 
     python -m benchmarks search
 
-Two ranks measure the machine, as `keras-par calibrate` does, and predict a step's time with many layouts: plain data
-parallel, what the search finds on each mesh, and layouts that are drawn at random from the search space. Then several
-jobs train them, one after another, because where the memory of a process happens to lie decides over a fifth of its
-speed for as long as it lives. In a job all layouts of a model are made in an order of its own, and take turns.
+`keras-par calibrate` measures the machine. Two ranks predict a step's time with many layouts: plain data parallel, what
+the search finds on each mesh, and layouts that are drawn at random from the search space. Of the drawn those are kept
+whose predicted times are spread evenly, since the order of equally fast layouts says nothing. Then several jobs train
+them, one after another, because where the memory of a process happens to lie decides over a fifth of its speed for as
+long as it lives. In a job all layouts of a model are made in an order of its own, and take turns.
 
 The table sets the predicted time of a step beside the median of the jobs, with the rank correlation (Spearman's) of
 both, and how much slower the layout that the search chooses is than the fastest measured. Below it are the same figures
@@ -17,14 +18,16 @@ import argparse
 import json
 import random
 import statistics
+import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks.jobs import figures_of, fit_of, mpirun, part, threads
+from benchmarks.jobs import SCRIPTS, environment, figures_of, fit_of, mpirun, part, threads
 from benchmarks.small_gpt import small_gpt
 
 MESHES = ((2, 1), (1, 2))
 NAMES = ("batch", "model")
+DRAWN = 20  # layouts for each that is trained
 
 
 def mlp():
@@ -60,14 +63,17 @@ def main():
     parser.add_argument("--steps", type=int, default=10, help="of an epoch (%(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--worker", choices=WORKERS, help=argparse.SUPPRESS)
+    parser.add_argument("--machine", type=Path, help="its file (default: measured anew)")
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--job", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         return work(args)
-    rows = figures_of(job_of("plan", "--models", *args.models, "--layouts", args.layouts))
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rows"
+        machine, file = args.machine or Path(folder) / "machine.toml", Path(folder) / "rows"
+        if not args.machine:
+            subprocess.run([str(SCRIPTS / "keras-par"), "calibrate", "--write", machine], env=environment(), check=True)
+        rows = figures_of(job_of("plan", "--models", *args.models, "--layouts", args.layouts, "--machine", machine))
         file.write_text(json.dumps(rows))
         options = ["--rows", file, "--rounds", args.rounds, "--steps", args.steps]
         jobs = [figures_of(job_of("train", *options, "--job", number)) for number in range(args.jobs)]
@@ -96,17 +102,15 @@ def work(args):
 
 def plan(args):
     """For each model and layout what is predicted."""
-    from keras_par.searching.measure import measure
+    from keras_par.plan.machine import read_machine
 
-    machine = measure()
+    machine = read_machine(args.machine)
     return [row for name in args.models for row in planned(name, machine, args.layouts)]
 
 
 def planned(name, machine, count):
     """The rows of a model."""
     from keras_par.comm import world
-    from keras_par.plan.cost import predict
-    from keras_par.plan.setting import Setting
     from keras_par.searching.look import look_at
 
     build, batch_size = builder_of(MODELS[name])
@@ -114,11 +118,19 @@ def planned(name, machine, count):
     plans = plans_of(trace, machine, batch_size, count, name)
     rows = []
     for kind, mesh, layouts in world.current().all_gather_object(plans, "plans")[0]:
-        setting = Setting(machine, dict(zip(NAMES, mesh, strict=True)), NAMES[0], batch_size)
-        prediction = predict(trace, {path: tuple(axes) for path, axes in layouts.items()}, setting)
-        rows.append({"model": name, "kind": kind, "mesh": mesh, "predicted": prediction.seconds * 1e3})
+        seconds = predicted(trace, machine, batch_size, mesh, layouts)
+        rows.append({"model": name, "kind": kind, "mesh": mesh, "predicted": seconds * 1e3})
         rows[-1] |= {"layouts": layouts, "machine": machine.text()}
     return rows
+
+
+def predicted(trace, machine, batch_size, mesh, layouts):
+    """Seconds of a step."""
+    from keras_par.plan.cost import predict
+    from keras_par.plan.setting import Setting
+
+    setting = Setting(machine, dict(zip(NAMES, mesh, strict=True)), NAMES[0], batch_size)
+    return predict(trace, {path: tuple(axes) for path, axes in layouts.items()}, setting).seconds
 
 
 def builder_of(make):
@@ -182,14 +194,26 @@ def plans_of(trace, machine, batch_size, count, name):
     makers = [Maker(trace, setting) for setting in settings]
     for maker in makers:
         maker.make()
-    while len(found) < count:
-        maker = makers[len(found) % 2]
+    drawn = {}  # by predicted seconds
+    for _ in range(DRAWN * count):
+        maker = draw.choice(makers)
         nodes = maker.variable_nodes
         choice = maker.complete({node: draw.randrange(len(maker.problem.states[node])) for node in nodes})
         layouts = {} if choice is None else maker.layouts(choice)
         if layouts:
-            found.append(("drawn", tuple(maker.setting.mesh.values()), layouts))
-    return found
+            mesh = tuple(maker.setting.mesh.values())
+            drawn[predicted(trace, machine, batch_size, mesh, layouts)] = ("drawn", mesh, layouts)
+    return found + [drawn[seconds] for seconds in spread(list(drawn), count - len(found))]
+
+
+def spread(values, count):
+    """So many of the values, at the nearest to points that divide their range evenly."""
+    import numpy as np
+
+    kept = []
+    for point in np.linspace(min(values), max(values), count):
+        kept.append(min(set(values) - set(kept), key=lambda value: abs(value - point)))
+    return kept
 
 
 def epoch_of(build, mesh, layouts, batch_size, steps):

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import tomllib
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
-from keras_par.plan.machine import read_machine
+from keras_par.plan.machine import Link, read_machine, typical
 from keras_par.searching import dynamic, exact
 from keras_par.searching.known_machines import SHIPPED, machine_of
 from keras_par.searching.meshes import DATA, MODEL, MODEL_2, meshes
@@ -438,6 +439,27 @@ def test_a_strategy_file_is_read_as_it_is_written():
     for file in sorted((REPOSITORY / "strategies").glob("*.toml")):
         strategy = parse_strategy(file.read_text(), file.name, file.stem)
         assert parse_strategy(strategy_text(strategy), file.name, file.stem) == strategy
+
+
+def test_a_typical_machine_has_the_medians_of_several_measurements():
+    fast, slow = replace(KNOWN, flops=9e9, exposed=0.8), replace(KNOWN, bytes_per_second=2e9, exposed=0.2)
+    links = {kind: {"host": Link(3e-5, 7e9, 1e-6)} for kind in KNOWN.links}
+    lucky = replace(KNOWN, name="lucky", links=links, flops=8e9)
+    of_host = {kind: {"host": reaches["host"]} for kind, reaches in KNOWN.links.items()}
+    found = typical([replace(fast, links=of_host), replace(slow, links=of_host), lucky])
+    assert found == replace(KNOWN, links=of_host, flops=8e9, exposed=0.2)
+
+
+def test_the_exposed_part_of_the_shorter_time_is_added_to_the_longer_one():
+    for exposed, seconds in ((0.0, 2.0), (0.5, 2.25), (1.0, 2.5)):
+        machine = replace(KNOWN, flops=1.0, bytes_per_second=2.0, kernel_seconds=0.0, exposed=exposed)
+        assert machine.compute_seconds(2, 1, 1) == machine.compute_seconds(0.5, 4, 1) == seconds
+
+
+def test_calibrate_needs_two_ranks(tmp_path):
+    command = [str(scripts() / "keras-par"), "calibrate", "-np", "1", "--write", str(tmp_path / "machine.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "is not 2 or more ranks" in done.stderr
 
 
 def test_calibrate_measures_what_costs_are_made_of(tmp_path):

@@ -211,7 +211,7 @@ def peaks(stage: int, size: int, model: str, width: int) -> list[tuple[float, fl
     return found
 
 
-def formula(stage: int, size: int, num_layers: int) -> tuple[float, float]:
+def formula(stage: int, size: int, num_layers: float) -> tuple[float, float]:
     """The least and the most of float32 Adam: P bytes of weights, P of gradients, 2 P of state, in parts by stage."""
     window = 2 / num_layers  # two layers, of which gradients or weights are whole at once
     most = {0: 4, 1: 2 + 2 / size, 2: 1 + 3 / size + window, 3: 4 / size + window}[stage]
@@ -228,12 +228,16 @@ def test_memory_is_what_the_formula_says(stage, size):
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "size"), GROWTHS)
 def test_memory_of_a_gpt_grows_with_its_weights_as_the_formula_says(stage, size):
-    """Its graph alone takes 120 MB, whatever its weights take. In stage 1 some gradients go before the last is made."""
+    """Its graph alone takes 120 MB, whatever its weights take.
+
+    The two largest weights beside each other are those of a block's products: 8 of its 12 width**2, in 14 blocks. In
+    stage 1 the gradients of a bucket may go before the last one is made, which at most all of them do, as in stage 2.
+    """
     pairs = zip(peaks(stage, size, "gpt", 384), peaks(stage, size, "gpt", 768), strict=True)
     ratios = [(large[0] - small[0]) / (large[1] - small[1]) for small, large in pairs]
-    least, most = formula(stage, size, 14)
-    lowest = (0.8 if stage == 1 else 0.9) * least
-    assert all(lowest <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)
+    num_layers = 14 * 12 / 4
+    least, most = formula(max(stage, 2), size, num_layers)[0], formula(stage, size, num_layers)[1]
+    assert all(0.9 * least <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)
 
 
 def test_the_example_trains_what_one_rank_cannot_hold():

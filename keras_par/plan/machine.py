@@ -2,9 +2,10 @@
 
 import json
 import math
+import statistics
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,6 +15,7 @@ Reach = Literal["host", "network"]  # the ranks of a collective are on one host,
 # How often each byte crosses a link of a ring of n ranks, as parts of (n - 1) / n; Thakur et al., "Optimization of
 # Collective Communication Operations in MPICH" (2005). A gather's bytes are counted once for each rank.
 ROUNDS: dict[Collective, int] = {"all_reduce": 2, "reduce_scatter": 1}
+OPTIONAL = {"overlap", "exposed"}  # of a machine's file
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Machine:
         memory_gb: of a rank, in 2**30 bytes.
         ranks_per_host: of a host that is full.
         overlap: the part of a collective's bytes that is not hidden behind what does not wait for it.
+        exposed: the part of the shorter of computing and memory that is not hidden behind the longer.
         links: by collective and reach, as in `{"all_reduce": {"host": Link(...)}}`.
     """
 
@@ -57,11 +60,13 @@ class Machine:
     memory_gb: float
     ranks_per_host: int
     overlap: float = 1.0
+    exposed: float = 0.0
     links: Mapping[str, Mapping[str, Link]] = field(default_factory=dict)
 
     def compute_seconds(self, flops: float, num_bytes: float, num_kernels: int) -> float:
-        """The roofline: what takes longer, computing or memory (Williams et al., 2009)."""
-        return max(flops / self.flops, num_bytes / self.bytes_per_second) + num_kernels * self.kernel_seconds
+        """The roofline (Williams et al., 2009): the longer of computing and memory, exposed parts of the shorter."""
+        shorter, longer = sorted((flops / self.flops, num_bytes / self.bytes_per_second))
+        return longer + self.exposed * shorter + num_kernels * self.kernel_seconds
 
     def send_seconds(
         self, kind: Collective, num_bytes: int, num_ranks: int, reach: Reach, is_aside: bool = False
@@ -100,6 +105,26 @@ class Machine:
         return "\n".join(lines) + "\n"
 
 
+def typical(machines: Sequence[Machine]) -> Machine:
+    """The machine whose every number is the median of those of several measurements, which know the same links."""
+    first = machines[0]
+    numbers = {
+        each.name: statistics.median(getattr(machine, each.name) for machine in machines)
+        for each in fields(Machine)
+        if each.name not in ("name", "ranks_per_host", "links")
+    }
+    links = {
+        kind: {
+            reach: Link(
+                *map(statistics.median, zip(*(astuple(each.links[kind][reach]) for each in machines), strict=True))
+            )
+            for reach in reaches
+        }
+        for kind, reaches in first.links.items()
+    }
+    return replace(first, **numbers, links=links)
+
+
 def shown(value: str | float) -> str:
     """A value as TOML; of a measured number four digits."""
     return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
@@ -122,7 +147,7 @@ def read_machine(path: Path) -> Machine:
         raise ValueError(f"keras-par: {path} is no machine: {error}: write one by 'keras-par calibrate'.") from error
     links = content.pop("links", {})
     names = {each.name for each in fields(Machine)} - {"links"}
-    wrong = next(iter((names - {"overlap"}) - set(content)), None) or next(iter(set(content) - names), None)
+    wrong = next(iter((names - OPTIONAL) - set(content)), None) or next(iter(set(content) - names), None)
     if wrong is not None:
         what = "lacks" if wrong in names else "has an unknown key,"
         raise ValueError(f"keras-par: {path} {what} '{wrong}': write it by 'keras-par calibrate'.")
@@ -135,7 +160,7 @@ def read_machine(path: Path) -> Machine:
 def can_be(name: str, value: Any) -> bool:
     """True if a number of a machine can have this value; times may be 0."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and (value > 0 or (value == 0 and (name == "overlap" or name.endswith("seconds"))))
+    return is_number and (value > 0 or (value == 0 and (name in OPTIONAL or name.endswith("seconds"))))
 
 
 def links_of(path: Path, kind: str, links: Mapping[str, Any]) -> dict[str, Link]:

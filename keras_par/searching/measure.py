@@ -25,6 +25,7 @@ from keras_par.plan.machine import Link, Machine, crossing_bytes
 from keras_par.plan.upkeep import update_bytes
 
 WIDTH = 1024  # of the product that is timed
+FEW, WIDE, WEIGHTS = 32, 2048, 4  # rows, width and number of products that read more weights than caches hold
 NUM_ELEMENTS = 1 << 24  # of the tensors that are read and written
 CHAIN = 200  # operations on small tensors, one after another
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23, 1 << 25)  # bytes of messages
@@ -44,6 +45,7 @@ def measure() -> Machine:
     copy = time_of(lambda: large * 1.5)
     small = tf.ones([8])
     chain = time_of(lambda: functools.reduce(lambda value, _: tf.math.sin(value), range(CHAIN), small))
+    flops, bytes_per_second = 2 * WIDTH**3 / product, 8 * NUM_ELEMENTS / copy
     num_local = job.local_size
     links: dict[str, dict[str, Link]] = {}
     if job.size > 1:
@@ -58,14 +60,15 @@ def measure() -> Machine:
         links = {kind: {reach: link_of(job, kind, call)} for kind, call in kinds.items()}
     return Machine(
         name=platform.node() or "machine",
-        flops=2 * WIDTH**3 / product,
-        bytes_per_second=8 * NUM_ELEMENTS / copy,
+        flops=flops,
+        bytes_per_second=bytes_per_second,
         update_bytes_per_second=update_bytes(4 * NUM_ELEMENTS // 4, 8 * NUM_ELEMENTS // 4) / update_time(),
         kernel_seconds=chain / CHAIN,
         step_seconds=step_seconds(),
         memory_gb=round(psutil.virtual_memory().total / 2**30 / num_local, 1),
         ranks_per_host=num_local,
         overlap=1.0 if job.size == 1 else overlap_of(job),
+        exposed=exposed_of(flops, bytes_per_second),
         links=links,
     )
 
@@ -145,6 +148,15 @@ def overlap_of(group: Communicator) -> float:
     compute, send = time_of(products), time_of(lambda: scattered("alone"))
     both = time_of(lambda: products() + scattered("beside"))
     return min(max((both - compute) / send, 0.0), 1.0)
+
+
+def exposed_of(flops: float, bytes_per_second: float) -> float:
+    """The part of the shorter of computing and memory that products of few rows become longer by."""
+    rows = tf.ones([FEW, WIDE])
+    weights = [tf.random.stateless_uniform((WIDE, WIDE), (1, i)) for i in range(WEIGHTS)]
+    seconds = time_of(lambda: functools.reduce(tf.linalg.matmul, weights, rows)[:1, :1]) / WEIGHTS
+    shorter, longer = sorted((2 * FEW * WIDE**2 / flops, 4 * WIDE * (WIDE + 2 * FEW) / bytes_per_second))
+    return min(max((seconds - longer) / shorter, 0.0), 1.0)
 
 
 def step_seconds() -> float:
