@@ -53,12 +53,12 @@ def figures_of(command: list[str], **variables: str) -> list[dict]:
     return json.loads(next(line[line.index("[{") :] for line in result.stdout.splitlines() if "[{" in line))
 
 
-def threads(number: int) -> None:
-    """Gives TensorFlow that many threads within an operation, and one between them."""
+def threads(within: int, between: int = 1) -> None:
+    """Gives TensorFlow so many threads within an operation, and between operations."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(number)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(within)
+    tf.config.threading.set_inter_op_parallelism_threads(between)
 
 
 def fit_of(model, **data):

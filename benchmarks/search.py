@@ -91,7 +91,7 @@ def job_of(worker, *options):
 
 
 def work(args):
-    threads(1)
+    threads(1, between=2)  # as `keras-par run` has it: one waits, and in one thread the ranks may wait in other orders
     import keras_par as kp
 
     kp.init(seed="own")
