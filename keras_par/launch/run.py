@@ -13,6 +13,7 @@ from keras_par.launch import background, engines
 from keras_par.launch.attempts import supervise
 from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.switchboard import RoomError, make_room
 from keras_par.launch.wanted import USAGE_STATUS, UsageError, command_of, places_of, variables_of
 
 HANG_SECONDS = 120.0
@@ -135,8 +136,9 @@ def run(arguments: argparse.Namespace) -> int:
             require_reachable([place.host for place in places], ssh)
         if arguments.background:
             return background.start(arguments)
+        make_room(len(places))
         folder = RunFolder(arguments.log_dir)
-    except (ClusterError, EngineError, UsageError) as error:
+    except (ClusterError, EngineError, RoomError, UsageError) as error:
         return complain(str(error))
     except OSError as error:
         return complain(f"'{error.filename}' cannot be used ({error.strerror}).")

@@ -1,11 +1,9 @@
 """Starts a job's ranks once, watches them through their agents, and ends all of them when one fails or hangs."""
 
 import os
-import queue
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +21,13 @@ from keras_par.launch.engines import Plan, exported
 from keras_par.launch.hang_watch import HangWatch
 from keras_par.launch.members import Member, Members
 from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.switchboard import Line, Switchboard
 
 TICK_SECONDS = 0.2
+PAUSE_SECONDS = 5e-6  # for each rank, to hear several at once
 GRACE_SECONDS = 6.0  # from a failure, for the others to hear of it and end by themselves
 ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some rank may be saving
+NAMED_SECONDS = 3.0  # from a failure, until it is named though other ranks are still there
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
@@ -34,7 +35,9 @@ VANISHED_STATUS = REFUSED_STATUS = 1
 SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
 CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
 DEAD_SECONDS = 6.0  # the same, when ranks are being ended
-DOORKEEPERS = 4  # a stranger who connects and says nothing keeps one of them
+BEATS_A_SECOND = 1000.0  # of all ranks, which else tell their states each second
+LONGEST_BEAT, BEATS_IN_A_HANG = 15.0, 4.0  # seconds; how often a rank is heard before it is said to hang
+LOOKS = 10_000.0  # at ranks, a second
 RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
 
 
@@ -71,26 +74,26 @@ class Supervisor:
     def __init__(self, plan: Plan, settings: Settings, folder: RunFolder, console: Console, interrupts: list[int]):
         self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
         self._interrupts, self._num_seen = interrupts, 0
-        self._messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue()
+        self._switchboard = Switchboard(plan.is_one_host)
+        self._beat = beat_seconds(len(plan.places), settings.hang_after)
+        self._exported = {} if plan.is_one_host else exported(os.environ)
         self._members = Members()
         self._hang_watch = HangWatch(self._members, settings.hang_after, folder, console)
         self._ending: Ending | None = None
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
+        self._failed: float | None = None  # when a failure became known that is not named yet
         self._is_terminating = self._has_hung = self._has_lost_engine = False
         self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
         self._refusal: str | None = None  # why this host's and another's ranks are no job
         self._clocks: set[str] = set()  # hosts whose clocks are off
         self._installed = installed()
         self._session: str | None = None  # the engine's folder, which one that is killed leaves
-        self._looked = time.monotonic()
+        self._looked = self._ordered = time.monotonic()  # at silent ranks; when ranks were last told to end
 
     def run(self) -> int:
         """The exit status of the job, once all ranks and the engine that started them are gone."""
-        door = wire.Door(self._plan.is_one_host)
-        for _ in range(DOORKEEPERS):
-            threading.Thread(target=door.admit, args=[self._admit], daemon=True).start()
         with tempfile.TemporaryFile() as engine_log:
-            self._engine = self._start(door.invitation, engine_log)
+            self._engine = self._start(self._switchboard.invitation, engine_log)
             try:
                 while not self._is_over():
                     self._react()
@@ -98,7 +101,7 @@ class Supervisor:
                 self._wait_for_engine()
             finally:
                 self._kill_engine()
-                door.close()
+                self._switchboard.close()
             engine_log.seek(0)
             return self._conclude(engine_log.read().decode(errors="replace"))
 
@@ -112,55 +115,50 @@ class Supervisor:
             start_new_session=True,
         )
 
-    def _admit(self, channel: wire.Channel) -> None:
-        threading.Thread(target=self._listen, args=[channel], daemon=True).start()
-
-    def _listen(self, channel: wire.Channel) -> None:
-        hello = channel.receive()
-        if hello is None:
-            return
-        hello["ahead"] = hello["time"] - time.time()
-        self._messages.put((channel, hello))
-        message: wire.Message | None = hello
-        while message is not None:
-            message = channel.receive()
-            if message is not None and "bar" in message:
-                self._console.bar(hello["hello"], message["output"], message["text"].rstrip(), message["bar"] == "done")
-            elif message is not None and "output" in message:
-                self._console.output(hello["hello"], message["output"], message["text"])
-            else:
-                self._messages.put((hello["hello"], message))
-
     def _react(self) -> None:
         """Handles the messages that come within TICK_SECONDS."""
         deadline = time.monotonic() + TICK_SECONDS
-        while (rest := deadline - time.monotonic()) > 0:
-            try:
-                source, message = self._messages.get(timeout=rest)
-            except queue.Empty:
-                return
-            if isinstance(source, wire.Channel):
-                assert message is not None
-                self._welcome(source, message)
-            else:
-                self._hear(source, message)
-            if self._is_over():
-                return
+        if self._switchboard.held and not self._console.is_full:
+            for line, message in self._switchboard.release():
+                self._take(line, message)
+        while (rest := deadline - time.monotonic()) > 0 and not self._is_over():
+            for line, message in self._switchboard.hear(rest):
+                self._take(line, message)
+            time.sleep(PAUSE_SECONDS * len(self._members.running))
 
-    def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
+    def _take(self, line: Line, message: wire.Message | None) -> None:
+        if line.rank is None:
+            if message is not None and "hello" in message:
+                line.rank = message["hello"]
+                self._welcome(line, message | {"ahead": message["time"] - time.time()})
+        elif message is not None and "output" in message:
+            self._show(line, message)
+        else:
+            self._hear(line.rank, message)
+
+    def _show(self, line: Line, message: wire.Message) -> None:
+        """Shows a rank's output, or lets its agent wait until there is room for it."""
+        assert line.rank is not None
+        if "bar" in message:
+            self._console.bar(line.rank, message["output"], message["text"].rstrip(), message["bar"] == "done")
+        elif self._console.is_full:
+            self._switchboard.hold(line, message)
+        else:
+            self._console.output(line.rank, message["output"], message["text"])
+
+    def _welcome(self, channel: Line, hello: wire.Message) -> None:
         rank, host = hello["hello"], hello["host"]
         self._session = hello["session"] if self._plan.is_one_host else None
         if (differs := difference(host, hello["installed"], self._installed)) is not None:
             self._refusal = self._refusal or differs
             channel.close()
             return self._end_ranks("kill")
-        member = self._members.of_rank[rank] = Member(channel, host, State(rank))
+        member = self._members.add(rank, Member(channel, host, State(rank), beat=self._beat))
         if abs(hello["ahead"]) > CLOCK_SECONDS:
             member.ahead = hello["ahead"]
             self._note_clock(host, member.ahead)
         place = self._plan.places[rank]
-        environment = {} if self._plan.is_one_host else exported(os.environ)
-        environment |= self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
+        environment = self._exported | self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
         environment |= {} if place.device is None else {"DEVICE_ID": place.device}
         channel.send(
             {
@@ -170,6 +168,7 @@ class Supervisor:
                 "merge_stderr": self._settings.merge_stderr,
                 "verbose": self._settings.verbose,
                 "attempt": self._folder.attempt,
+                "beat": self._beat,
             }
         )
         if self._is_terminating:
@@ -192,7 +191,7 @@ class Supervisor:
         if message is None:
             self._note_vanished(rank, member)
         elif "state" in message:
-            member.state = state_of(message["state"])
+            member.state, member.told = state_of(rank, message["state"]), member.heard
         elif "exit" in message:
             self._note_end(Exit(**message["exit"]).by_clock_ahead(member.ahead))
         elif "stacks" in message:
@@ -214,7 +213,9 @@ class Supervisor:
             self._note_end(Exit(rank, member.host, VANISHED_STATUS, time.time(), has_vanished=True))
 
     def _note_end(self, end: Exit) -> None:
-        self._members.of_rank[end.rank].end = end
+        self._members.note_end(end)
+        if end.is_failure and not end.was_told and not self._num_seen and self._deadline is None:
+            self._failed = time.monotonic()
         if end.is_failure and self._deadline is None:
             can_hear = any(member.state.has_joined for member in self._members.of_rank.values())
             since_failure = end.time - (end.failed or end.time)
@@ -227,29 +228,39 @@ class Supervisor:
             self._interrupt()
         if self._ending is not None:
             self._ending.decide()
-        self._look_for_silence()
-        is_hang = self._is_complete and self._deadline is None and self._hang_watch.look(self._ends_at_hang)
-        if is_hang and self._ends_at_hang:
-            self._has_hung = self._ending is None
-            self._deadline = time.monotonic()
+        if self._failed is not None and time.monotonic() - self._failed > NAMED_SECONDS:
+            self._failed = None
+            self._name_failure()
+        if time.monotonic() - self._looked >= len(self._members.running) / LOOKS:
+            self._look_at_ranks()
         if self._engine.poll() is not None and self._deadline is None:
             self._has_lost_engine = bool(self._members.running)
             self._deadline = time.monotonic() + END_SECONDS
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._end_ranks("kill" if self._is_terminating else "terminate")
 
+    def _look_at_ranks(self) -> None:
+        """Looks at each rank: which is silent, and which hangs."""
+        self._look_for_silence()
+        is_hang = self._is_complete and self._deadline is None and self._hang_watch.look(self._ends_at_hang)
+        if is_hang and self._ends_at_hang:
+            self._has_hung = self._ending is None
+            self._deadline = time.monotonic()
+
     def _look_for_silence(self) -> None:
         before, self._looked = self._looked, time.monotonic()
         was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
         limit = DEAD_SECONDS if self._is_terminating else SILENCE_SECONDS
-        for rank, member in self._members.running.items():
-            if was_asleep:
+        held = self._switchboard.held
+        for rank, member in list(self._members.running.items()):
+            if was_asleep or member.channel in held:
                 member.heard = self._looked
-            elif self._looked - member.heard > limit:
+            elif self._looked - max(member.heard, self._ordered) > limit:
                 self._note_vanished(rank, member)
 
     def _end_ranks(self, how: str) -> None:
-        self._is_terminating = True
+        if not self._is_terminating:
+            self._is_terminating, self._ordered = True, time.monotonic()
         self._members.order(how)
         self._deadline = time.monotonic() + END_SECONDS
 
@@ -323,6 +334,13 @@ class Supervisor:
             return first.shell_status
         return 0
 
+    def _name_failure(self) -> None:
+        first = first_failure(list(self._members.ended.values()))
+        if first is not None and self._members.running:
+            left = len(self._members.running)
+            rest = f"{left} other rank{' has' if left == 1 else 's have'} not ended yet"
+            self._console.say(f"rank {first.rank} {first.how()}; {rest}, and will be ended")
+
     def _tell_failure(self, first: Exit) -> None:
         text = verdict.lines(first, self._members.ended)
         stacks = {first.rank: first.stack} if first.stack else {}
@@ -336,3 +354,8 @@ class Supervisor:
         self._folder.event("crash", " ".join(text))
         self._console.panel(f"{program} has ended" if self._has_lost_engine else "the job did not start", text)
         return status if status > 0 else 128 - status
+
+
+def beat_seconds(num_ranks: int, hang_after: float) -> float:
+    """How often each rank tells its state, so that hangs are noticed and the launcher is not kept busy."""
+    return max(1.0, min(num_ranks / BEATS_A_SECOND, hang_after / BEATS_IN_A_HANG, LONGEST_BEAT))
