@@ -1,15 +1,15 @@
 """Notices that agents do not speak any more, and asks ssh if their hosts are gone where a job can do without them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from keras_par.launch.engines import Plan
-from keras_par.launch.members import Member, Members
+from keras_par.launch.members import Member, Members, Speaker
 from keras_par.launch.watch import Watch
 
-SILENCE_SECONDS = 60.0  # of an agent, which else speaks each second: its host is gone
-DEAD_SECONDS = 6.0  # the same, when ranks are being ended
-DOUBT_SECONDS = 8.0  # the same, until ssh is asked
+SILENCE_SECONDS = 60.0  # of an agent, which else speaks with each beat: its host is gone
+DEAD_SECONDS = 6.0  # the same, when ranks are being ended, whose agents speak each second
+DOUBT_SECONDS = 7.0  # from a beat that has not come, until ssh is asked
 START_SECONDS = 15.0  # for agents to start, until ssh is asked if their hosts are there
 
 
@@ -26,15 +26,20 @@ class Silence:
         self._plan, self._members, self._watch = plan, members, watch
         self._began = self._looked = time.monotonic()
 
-    def look(self, is_terminating: bool) -> Iterator[tuple[int, Member]]:
-        """The members whose agents must be gone."""
+    def look(self, ordered: float | None, held: Collection[Speaker]) -> Iterator[tuple[int, Member]]:
+        """The members whose agents must be gone.
+
+        Args:
+            ordered: when all were told to end, None if they were not.
+            held: to whom nobody listens.
+        """
         before, self._looked = self._looked, time.monotonic()
         was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
-        limit = DEAD_SECONDS if is_terminating else SILENCE_SECONDS
-        for rank, member in self._members.running.items():
-            if was_asleep:
+        limit = SILENCE_SECONDS if ordered is None else DEAD_SECONDS
+        for rank, member in list(self._members.running.items()):
+            if was_asleep or member.channel in held:
                 member.heard = self._looked
-            elif self._looked - member.heard > limit or self._is_host_lost(rank, member):
+            elif self._looked - max(member.heard, ordered or 0.0) > limit or self._is_host_lost(rank, member):
                 yield rank, member
 
     def lost_at_start(self) -> tuple[str, ...]:
@@ -45,5 +50,5 @@ class Silence:
         return tuple(host for host in missing if self._watch.is_lost(host))
 
     def _is_host_lost(self, rank: int, member: Member) -> bool:
-        is_silent = self._looked - member.heard > DOUBT_SECONDS
+        is_silent = self._looked - member.heard > member.beat + DOUBT_SECONDS
         return is_silent and self._watch is not None and self._watch.is_lost(self._plan.places[rank].host)
