@@ -28,6 +28,7 @@ from keras_par.launch.rank_names import named
 from keras_par.launch.reception import beat_seconds, seconds_ahead
 from keras_par.launch.silence import Silence
 from keras_par.launch.switchboard import RoomError, Switchboard, make_room
+from tests.launcher import Job, program
 
 RANKS, SECONDS = 300, 4.0
 CULPRIT, OTHERS = RANKS // 2, f"ranks 0 to {RANKS // 2 - 1} and {RANKS // 2 + 1} to {RANKS - 1}"
@@ -310,3 +311,10 @@ def test_files_are_made_room_for(monkeypatch):
     assert given == [(3200, 4096)]
     with pytest.raises(RoomError, match="10000 ranks need 10200 open files, and this host lets a process have 4096"):
         make_room(10_000)
+
+
+def test_a_job_with_more_ranks_than_files_is_not_started():
+    job = Job("-np", "2", program("plain"), before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150)))
+    ended = job.wait()
+    assert ended.status == 1
+    assert "the job did not start" in ended.last_panel and "2 ranks need 202 open files" in ended.last_panel

@@ -91,7 +91,8 @@ class Attempts:
             except (ClusterError, EngineError, RoomError) as error:
                 if self._interrupts:
                     return 128 + self._interrupts[0]
-                self._console.panel("the job does not go on", [str(error).removeprefix("keras-par: ")])
+                title = "the job does not go on" if self._account.num_worlds else "the job did not start"
+                self._console.panel(title, [str(error).removeprefix("keras-par: ")])
                 self._folder.event("crash", str(error))
                 return status
             outcome = self._one(plan)
