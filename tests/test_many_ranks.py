@@ -78,7 +78,10 @@ def test_an_agent_whose_beat_is_rare_is_not_doubted_before_it(monkeypatch):
     for seconds, found in ((15.0, []), (18.0, [(0, member)])):
         member.heard = time.monotonic() - seconds
         assert list(silence.look(None, frozenset())) == found
-    assert list(silence.look(None, frozenset([member.channel]))) == []
+    held = frozenset([member.channel])
+    assert list(silence.look(None, held)) == []
+    member.heard = time.monotonic() - 18.0
+    assert list(silence.look(time.monotonic() - 7.0, held)) == [(0, member)]
 
 
 def test_what_decides_is_told_at_once():

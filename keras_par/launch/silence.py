@@ -31,13 +31,13 @@ class Silence:
 
         Args:
             ordered: when all were told to end, None if they were not.
-            held: to whom nobody listens.
+            held: to whom nobody listens, until all are told to end; they may be unable to hear of it.
         """
         before, self._looked = self._looked, time.monotonic()
         was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
         limit = SILENCE_SECONDS if ordered is None else DEAD_SECONDS
         for rank, member in list(self._members.running.items()):
-            if was_asleep or member.channel in held:
+            if was_asleep or (ordered is None and member.channel in held):
                 member.heard = self._looked
             elif self._looked - max(member.heard, ordered or 0.0) > limit or self._is_host_lost(rank, member):
                 yield rank, member
