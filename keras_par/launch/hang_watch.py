@@ -28,7 +28,6 @@ class HangWatch:
         self._folder, self._console = folder, console
         self._connections = Connections(members)
         self._aborts = False
-        self._is_asking = False
         self._hang: Hang | None = None  # whose stacks are awaited
         self._told: Hang | None = None  # and not over yet
         self._stacks: dict[int, str] = {}
