@@ -1,5 +1,6 @@
 """Notices that agents do not speak any more, and asks ssh if their hosts are gone where a job can do without them."""
 
+import math
 import time
 from collections.abc import Collection, Iterator
 
@@ -35,11 +36,13 @@ class Silence:
         """
         before, self._looked = self._looked, time.monotonic()
         was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
-        limit = SILENCE_SECONDS if ordered is None else DEAD_SECONDS
+        latest = self._looked - SILENCE_SECONDS  # that those who are gone have spoken
+        if ordered is not None:
+            latest = self._looked - DEAD_SECONDS if self._looked - ordered > DEAD_SECONDS else -math.inf
         for rank, member in list(self._members.running.items()):
             if was_asleep or (ordered is None and member.channel in held):
                 member.heard = self._looked
-            elif self._looked - max(member.heard, ordered or 0.0) > limit or self._is_host_lost(rank, member):
+            elif member.heard < latest or (self._watch is not None and self._is_host_lost(rank, member, self._watch)):
                 yield rank, member
 
     def lost_at_start(self) -> tuple[str, ...]:
@@ -49,6 +52,6 @@ class Silence:
         missing = {place.host for place in self._plan.places if place.rank not in self._members.of_rank}
         return tuple(host for host in missing if self._watch.is_lost(host))
 
-    def _is_host_lost(self, rank: int, member: Member) -> bool:
+    def _is_host_lost(self, rank: int, member: Member, watch: Watch) -> bool:
         is_silent = self._looked - member.heard > member.beat + DOUBT_SECONDS
-        return is_silent and self._watch is not None and self._watch.is_lost(self._plan.places[rank].host)
+        return is_silent and watch.is_lost(self._plan.places[rank].host)

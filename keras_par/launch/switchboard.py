@@ -193,7 +193,7 @@ class Switchboard:
         """The messages of a line that have arrived, as long as none of it is held."""
         try:
             for content in line.pieces.whole():
-                yield line, json.loads(content)
+                yield line, json.loads(content.decode())
                 if line in self._held or not line.is_open:
                     return
         except ValueError:  # it is no agent
