@@ -10,6 +10,8 @@ PARTS = {
     "overhead": ("overhead", "what the strategy costs beside plain Keras and a hand-written loop"),
     "exactness": ("exactness", "what shared random numbers and the looks at weights and losses cost"),
     "launcher": ("launcher", "what `keras-par run` costs beside mpirun and horovodrun"),
+    "agents": ("agents", "what a job of thousands of simulated ranks costs the launcher"),
+    "messages": ("messages", "what ranks send each other besides gradients, counted"),
     "input": ("input", "how fast sharded data sets are read"),
     "tensor-parallel": ("tensor_parallel", "what dividing a block over two ranks gains"),
     "search": ("search", "how well the search tells fast layouts from slow ones"),

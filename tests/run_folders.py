@@ -156,6 +156,31 @@ def long_run(folder: Path, num_ranks: int = 4, seconds: int = 1800, slow: int = 
     )
 
 
+def many(folder: Path, num_ranks: int, lines: int = 60, slow: int = 3, failed: int = 7, every: float = 10) -> None:
+    """A run of thousands of ranks, eight a host, of which each notes few lines; one is slow, and another fails."""
+    hosts = {str(rank): f"node{rank // 8:04}" for rank in range(num_ranks)}
+    describe(folder, num_ranks, hosts=hosts)
+    chance = random.Random(num_ranks)
+    for rank in range(num_ranks):
+        work = chance.gauss(5, 0.1) + (2 if rank == slow else 0)
+        noted = []
+        for line in range(lines):
+            times = {str(40 + number): 20 * line * (4 - number) for number in range(4)}
+            seconds = (every, 0.3 * line, work * line, (every - work - 0.6) * line, 0.3 * line)
+            loss = 2 / (1 + 0.1 * line) + chance.gauss(0, 0.02)
+            others = {"loss": loss, "step_times": times, "rss": (2 + 0.001 * line) * 2**30 // 1 + rank * 2**14}
+            noted.append(sample(every * (line + 1), 200 * line, seconds, **others))
+        write_lines(folder / f"rank.{rank}" / "progress.jsonl", noted)
+    text = f"Rank {failed} on host node0000 exited with status 1, at step 9 of epoch 1. Error: ValueError: this."
+    rest = f"Then ranks 0 to {failed - 1} and {failed + 1} to {num_ranks - 1} exited with status 1."
+    end = event(every * lines + 2, "end", "the job ended with status 1", status=1)
+    events = [
+        event(0, "start", f"{num_ranks} rank(s) started"),
+        event(every * lines, "crash", f"{text} {rest}", rank=failed),
+    ]
+    write_lines(folder / "events.jsonl", [*events, end])
+
+
 STEPS_A_SECOND, STEPS_AN_EPOCH = 20, 2400
 
 

@@ -75,7 +75,7 @@ def test_a_rank_that_ends_before_it_answers_keeps_nobody_waiting(members):
     ending.note_pause(0, answer(5))
     ending.note_pause(1, answer(5))
     ending.decide()
-    members.of_rank[2].end = Exit(2, "node", 0, 1.0)
+    members.note_end(Exit(2, "node", 0, 1.0))
     ending.decide()
     ending.decide()
     assert [member.channel.sent for member in members.running.values()] == [

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from keras_par.report import command, head, measures, page, run_folder
+from keras_par.report import command, head, many, measures, page, run_folder
 from tests import browser, run_folders
 
 SECTIONS = ["Loss and metrics", "Step times", "Time by phase", "Slow ranks", "Communication over time", "Memory"]
 KINDS = {kind.__name__: kind for kind in (run_folders.by_hand, run_folders.crash_at_once, run_folders.hostile)}
-KINDS |= {"long_run": run_folders.long_run}
+KINDS |= {"long_run": run_folders.long_run, "many": lambda folder: run_folders.many(folder, 400, lines=6, slow=123)}
 
 
 def report(*given: str) -> int:
@@ -157,11 +157,31 @@ def test_what_a_run_wrote_is_shown_as_it_is_and_does_nothing(seen):
 
 def test_a_long_run_is_small_and_names_its_slow_rank(seen, folders):
     for name in KINDS:
-        assert (folders[name] / "report.html").stat().st_size < 500_000
+        assert (folders[name] / "report.html").stat().st_size < (1_000_000 if name == "many" else 500_000)
     saw = seen["long_run", 1280].page
     assert "rank 2" in saw["cards"]["card-slowest"]
     assert saw["cards"]["card-steps"].split("\n")[-1] == "13 epochs finished"
     assert saw["tables"]["ranking"][0][0] == "2"
+
+
+def test_of_many_ranks_those_that_matter_are_shown(seen, folders):
+    saw = seen["many", 1280].page
+    ranks = [row[0] for row in saw["tables"]["ranking"]]
+    assert ranks[0] == "123" and {"0", "7", "399"} < set(ranks) and len(ranks) == 64
+    for name in ("step-times", "phases"):
+        assert [row[0] for row in saw["tables"][name]] == sorted(ranks, key=int)
+    assert "own time per step, of all ranks" in [label for label, *_ in saw["charts"]]
+    assert saw["text"].count("Of 400 ranks 64 are shown: the slowest, 8 fast ones, the first and the last") == 3
+    assert "from the lowest to the highest of all" in saw["legends"][-2]
+    table = (folders["many"] / "report.ranks.csv").read_text().splitlines()
+    assert len(table) == 401 and table[0].startswith("rank,host,steps,own ms a step,script s,data s")
+    assert table[124].startswith("123,node0015,1000,") and not (folders["long_run"] / "report.ranks.csv").exists()
+
+
+def test_a_band_holds_all_curves():
+    curves = [[[(x, x + rank) for x in range(100)]] for rank in range(5)]
+    band = many.band(curves)
+    assert len(band) == many.BINS and band[0][1:] == (0, 2, 4) and band[-1][1:] == (99, 101, 103)
 
 
 def test_dark_paper_print_and_light(chrome, folders):
@@ -299,8 +319,11 @@ def test_hundreds_of_ranks_stay_readable(tmp_path):
     assert report(str(tmp_path)) == 0
     text = (tmp_path / "report.html").read_text()
     assert len(text) < 1_000_000
-    assert "Of 299 ranks the 64 slowest are shown. Rank 299 noted no progress." in text
-    assert "rank 298" in text and ">rank 0<" not in text
+    assert "Of 299 ranks 64 are shown: the slowest, 8 fast ones, the first and the last" in text
+    assert "report.ranks.csv has all. Rank 299 noted no progress." in text
+    assert "rank 298" in text and ">rank 0<" in text and ">rank 100<" not in text
+    table = (tmp_path / "report.ranks.csv").read_text().splitlines()
+    assert len(table) == 300 and table[1].startswith("0,node00,120,") and table[-1].startswith("298,node149,120,")
 
 
 @pytest.mark.parametrize(

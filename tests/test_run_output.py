@@ -105,13 +105,14 @@ def test_a_failure_is_told_with_stdout_closed():
     assert result.returncode == 7 and "rank 1 failed first" in result.stderr
 
 
-def test_output_that_nobody_reads_does_not_make_the_launcher_deaf(tmp_path):
+@pytest.mark.parametrize("seconds", [1, 4])  # in which agents are not yet, and are, unable to say more
+def test_output_that_nobody_reads_does_not_make_the_launcher_deaf(seconds, tmp_path):
     """As in a pager, or after Ctrl-S."""
     reader, writer = os.pipe()
-    job = Job("-np", 2, program("plain"), "talk", 0, 100000, stdout=writer)
+    job = Job("-np", 2, program("plain"), "talk", 0, 1000000, stdout=writer)
     os.close(writer)
     os.read(reader, 10)
-    time.sleep(1)
+    time.sleep(seconds)
     job.signal()
     time.sleep(1)
     job.signal()

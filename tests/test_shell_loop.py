@@ -270,9 +270,10 @@ def enter_three(own_address: str) -> tuple[list, list]:
 
 def test_ranks_connect_by_the_address_that_other_hosts_reach():
     told, completed = enter_three("10.0.0.2")
-    complete = {"hosts": ["node-1", "node-1", "node-2"], "address": "10.0.0.1"}
-    assert told == [{"missing": [1, 2]}, {"missing": [2]}, complete, complete]
-    assert completed == [complete["hosts"]]
+    places = slots(["node-1", "node-1", "node-2"])
+    missing = [{"missing": [1, 2], "others": 0}, {"missing": [2], "others": 0}]
+    assert told == [*missing, *({"slot": vars(places[rank]), "address": "10.0.0.1"} for rank in (2, 0))]
+    assert completed == [places]
 
 
 @pytest.mark.parametrize("own_address", ["127.0.1.1", "::1", "no address"])
@@ -324,7 +325,7 @@ def test_a_host_without_an_address_is_named():
 
 
 def test_a_rank_0_that_ends_early_is_told_from_one_that_never_came(meeting):
-    answers = iter([{"missing": [0, 2]}, ConnectionRefusedError()])
+    answers = iter([{"missing": [0, 2], "others": 0}, ConnectionRefusedError()])
 
     def enter():
         answer = next(answers)

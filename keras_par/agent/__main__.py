@@ -15,19 +15,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keras_par.agent import leftovers, wire
+from keras_par.agent.beats import Beats
 from keras_par.agent.installed import installed
 from keras_par.agent.knocks import ANSWER_SECONDS, Knocks
 from keras_par.agent.lines import Lines
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
-from keras_par.agent.states import FAULTS, Exit, State, as_message
+from keras_par.agent.states import FAULTS, Exit, State, as_message, brief
 from keras_par.agent.traceback_text import readable_stacks, summarize
 from keras_par.base.addresses import own_address
 from keras_par.base.rank_variables import number
 from keras_par.cluster.binding import bind
 
-BEAT_SECONDS = 1.0
+LOOK_SECONDS = 1.0  # from one look at the rank to the next
 PATIENCE_SECONDS = 0.5  # for the rest of a line
 STACK_SECONDS = 0.5  # a program has to write its stacks
 TERMINATE_SECONDS = 2.0  # from SIGTERM to SIGKILL
@@ -68,14 +69,17 @@ class Agent:
         rank: of the program.
         command: the program and its arguments.
         job: what the launcher says about the job: "environment", "folder" of the logs or None, "forward", whether
-            output goes to the launcher, "merge_stderr", "verbose", whether that is all of it, "attempt".
+            output goes to the launcher, "merge_stderr", "verbose", whether that is all of it, "attempt", "beat": from
+            one state that it wants to the next, in seconds.
         channel: to the launcher.
     """
 
     def __init__(self, rank: int, command: Sequence[str], job: wire.Message, channel: wire.Channel):
         self._rank, self._command, self._job, self._channel = rank, command, job, channel
         folder = job["folder"]
-        self._log = RankLog(Path(folder) / f"rank.{rank}", job["attempt"], self._warn) if folder else None
+        self._log: RankLog | None = None
+        if folder:
+            self._log = RankLog(Path(folder) / f"rank.{rank}", job["attempt"], self._warn, job["beat"])
         self._forward = job["forward"]
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, Callable[[], None]]] = []
@@ -83,7 +87,7 @@ class Agent:
         self._failure: wire.Message = {}
         self._held = ""  # what stderr got after an error that another rank shows, too
         self._was_told = self._is_alone = False  # the launcher has ended the program; is gone
-        self._state = State(rank)
+        self._state, self._beats = State(rank), Beats(job["beat"])
         self._kills_before = num_kills_for_memory()
 
     def run(self) -> None:
@@ -103,7 +107,7 @@ class Agent:
         self._read_notes = self._watch(self._process.notes, "notes", self._note)
         self._selector.register(self._channel, selectors.EVENT_READ, self._obey)
         self._selector.register(wake_up, selectors.EVENT_READ, lambda: wake_up.recv(4096))
-        self._beat()
+        self._look()
         while self._process.poll() is None:
             self._wait(None)
         self._ended = time.time()
@@ -162,11 +166,12 @@ class Agent:
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
         self._timers.append((time.monotonic() + seconds, action))
 
-    def _beat(self) -> None:
+    def _look(self) -> None:
         self._state = self._process.state(self._rank)
-        self._channel.send({"state": as_message(self._state)})
+        if self._beats.is_due(self._state, time.monotonic()):
+            self._channel.send({"state": brief(self._state)})
         self._log_progress()
-        self._after(BEAT_SECONDS, self._beat)
+        self._after(LOOK_SECONDS, self._look)
 
     def _log_progress(self, is_last: bool = False) -> None:
         names = ("phase", "call", "epoch", "step", "steps", "loss", "seconds", "step_times", "rss", "cpu")
@@ -225,6 +230,8 @@ class Agent:
             self._selector.unregister(self._channel)
             self._is_alone = True
             self._terminate()
+        elif "look" in order:
+            self._channel.send({"state": brief(self._process.state(self._rank))})
         elif "stacks" in order:
             self._send_stacks()
         elif "knock" in order:
@@ -239,6 +246,7 @@ class Agent:
             self._terminate()
         elif "kill" in order:
             self._was_told = True
+            self._beats.hasten(LOOK_SECONDS)
             self._process.kill()
 
     def _send_stacks(self) -> None:
@@ -259,6 +267,7 @@ class Agent:
 
     def _terminate(self) -> None:
         self._was_told = True
+        self._beats.hasten(LOOK_SECONDS)  # who is told to end is soon taken for gone
         self._process.send_signal(signal.SIGTERM)
         self._process.send_signal(signal.SIGCONT)
         self._after(TERMINATE_SECONDS, self._process.kill)

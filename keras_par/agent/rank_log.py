@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-EVERY_SECONDS = 1.0  # between two lines of progress
 MOST_LINES = 600  # in the time from a run's begin to twice as long; later lines are rarer
 
 
@@ -17,14 +16,15 @@ class RankLog:
         folder: of the rank; made if it is not there.
         attempt: how often the job was restarted; later attempts append.
         complain: is given one sentence when a file cannot be written any more.
+        every: seconds between two lines of progress, at first.
     """
 
-    def __init__(self, folder: Path, attempt: int, complain: Callable[[str], None]):
-        self._folder, self._attempt, self._complain = folder, attempt, complain
+    def __init__(self, folder: Path, attempt: int, complain: Callable[[str], None], every: float):
+        self._folder, self._attempt, self._complain, self._every = folder, attempt, complain, every
         self._files: dict[str, BinaryIO | None] = {}
         for name in ("stdout", "stderr"):
             self._files[name] = self._open(name)
-        self._began, self._written = time.monotonic(), -EVERY_SECONDS
+        self._began, self._written = time.monotonic(), -every
 
     def path(self, name: str) -> Path:
         return self._folder / name
@@ -51,7 +51,7 @@ class RankLog:
     def progress(self, content: dict[str, Any], is_last: bool = False) -> None:
         """Appends a line of progress, if one is due: each second at first, each six seconds after an hour."""
         now = time.monotonic()
-        due = max(EVERY_SECONDS, (now - self._began) / MOST_LINES)
+        due = max(self._every, (now - self._began) / MOST_LINES)
         if is_last or now - self._written >= 0.9 * due:
             self._written = now
             self.note("progress.jsonl", content)

@@ -111,11 +111,24 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def state_of(message: dict) -> State:
-    """The state that `as_message` made a message of."""
-    return State(**message | {"collectives": tuple(message["collectives"])})
+def brief(state: State) -> dict:
+    """What the launcher judges a rank by, as JSON can carry it: without what is for the log, and without defaults."""
+    content = {name: value for name in JUDGED if (value := getattr(state, name)) != DEFAULTS[name]}
+    return {name: round(value, 2) if isinstance(value, float) else value for name, value in content.items()}
 
 
-def as_message(value: State | Exit) -> dict:
-    """The value as JSON can carry it."""
-    return dict(vars(value))
+def state_of(rank: int, message: dict) -> State:
+    """The state that `brief` made a message of."""
+    return State(rank, **message | {"collectives": tuple(message.get("collectives", ()))})
+
+
+def as_message(end: Exit) -> dict:
+    """How a rank ended, as JSON can carry it."""
+    return dict(vars(end))
+
+
+DEFAULTS = vars(State(-1))
+JUDGED = (
+    *("has_joined", "phase", "phase_seconds", "call", "collectives", "epoch", "step", "steps", "quiet"),
+    *("is_stopped", "python_seconds"),
+)

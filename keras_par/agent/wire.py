@@ -1,94 +1,114 @@
 """Carries JSON messages between the launcher and its agents, over sockets that only they can join."""
 
 import contextlib
+import hmac
 import json
 import os
 import secrets
 import socket
-from collections.abc import Callable, Sequence
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
-from keras_par.base.addresses import own_addresses
-
 VARIABLE = "KERAS_PAR_LAUNCHER"  # how an agent reaches its launcher
+LENGTH_BYTES = 4  # before each message
+MOST_BYTES = 2**28  # of a message; what says more is none
+NONCE_BYTES, PROOF_BYTES = 16, 32
+CONNECT_SECONDS = (5.0, 20.0)  # that the launcher has to answer, the first time and when it may be greeting thousands
 
 Message = dict[str, Any]
 
 
 class Channel:
-    """One end of a connection; sending to an end that is gone does nothing."""
+    """An agent's end of a connection; sending to an end that is gone does nothing.
 
-    def __init__(self, connection: Connection):
-        self._connection = connection
+    Args:
+        connection: a socket that waits, behind the greeting.
+    """
+
+    def __init__(self, connection: socket.socket):
+        self._socket = connection
 
     def send(self, message: Message) -> None:
         """Sends a message, anything JSON can carry."""
         with contextlib.suppress(OSError):  # who reads learns it by the end of the stream
-            self._connection.send_bytes(json.dumps(message).encode())
+            self._socket.sendall(packed(message))
 
     def receive(self) -> Message | None:
         """The next message, None once the other end is gone."""
         try:
-            return json.loads(self._connection.recv_bytes())
+            length = int.from_bytes(received(self._socket, LENGTH_BYTES))
+            return json.loads(received(self._socket, length))
         except (EOFError, OSError):
             return None
 
     def fileno(self) -> int:
-        return self._connection.fileno()
-
-    @property
-    def peer(self) -> tuple[str, int]:
-        """The address and port of the other end."""
-        with socket.socket(fileno=os.dup(self.fileno())) as own:
-            return own.getpeername()
+        return self._socket.fileno()
 
     def close(self) -> None:
-        self._connection.close()
-
-    def hang_up(self) -> None:
-        """Ends the connection, also for a thread that waits in `receive`."""
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as own:
-            own.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
 
-class Door:
-    """Where agents connect to the launcher.
+class Pieces:
+    """Cuts what arrives on a connection into messages."""
 
-    Args:
-        is_local: True if all agents run on this host, so that no other can reach the door.
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Takes in what has arrived."""
+        self._data += data
+
+    def whole(self) -> Iterator[bytes]:
+        """The messages that are complete, still packed.
+
+        Raises:
+            ValueError: no message can be so long.
+        """
+        while len(self._data) >= LENGTH_BYTES:
+            length = int.from_bytes(self._data[:LENGTH_BYTES])
+            if length > MOST_BYTES:
+                raise ValueError(f"a message of {length} bytes")
+            end = LENGTH_BYTES + length
+            if len(self._data) < end:
+                return
+            message = bytes(self._data[LENGTH_BYTES:end])
+            del self._data[:end]
+            yield message
+
+    def take(self, size: int) -> bytes | None:
+        """The first bytes, None as long as there are fewer."""
+        if len(self._data) < size:
+            return None
+        taken = bytes(self._data[:size])
+        del self._data[:size]
+        return taken
+
+
+def packed(message: Message) -> bytes:
+    """A message as it is sent."""
+    content = json.dumps(message).encode()
+    return len(content).to_bytes(LENGTH_BYTES) + content
+
+
+def received(connection: socket.socket, size: int) -> bytes:
+    """So many bytes.
+
+    Raises:
+        EOFError: the other end is gone.
     """
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
 
-    def __init__(self, is_local: bool):
-        key = secrets.token_hex(16)
-        host = "127.0.0.1" if is_local else "0.0.0.0"
-        self._listener = Listener((host, 0), "AF_INET", backlog=128, authkey=key.encode())
-        port = self._listener.address[1]
-        hosts = [host] if is_local else own_addresses()
-        self.invitation = json.dumps({"addresses": [[each, port] for each in hosts], "key": key})
 
-    def admit(self, arrived: Callable[[Channel], None]) -> None:
-        """Passes each agent that connects to `arrived`, until the door is closed."""
-        while True:
-            try:
-                connection = self._listener.accept()
-            except AuthenticationError:
-                continue  # a stranger
-            except (OSError, EOFError):
-                if self._is_closed():
-                    return
-                continue
-            arrived(Channel(connection))
-
-    def close(self) -> None:
-        """Lets nobody in any more."""
-        with contextlib.suppress(OSError):  # which wakes those that wait in `admit`
-            self._listener._listener._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
-        self._listener.close()
-
-    def _is_closed(self) -> bool:
-        return self._listener._listener is None  # type: ignore[attr-defined]
+def proof(key: str, who: str, challenge: bytes, answered: bytes) -> bytes:
+    """What only who knows the key can say to a challenge, bound to the challenge that it answers with."""
+    return hmac.digest(key.encode(), who.encode() + challenge + answered, "sha256")
 
 
 def parsed(line: str) -> Message:
@@ -109,15 +129,34 @@ def connect() -> Channel | None:
     if invitation is None:
         return None
     invited = json.loads(invitation)
-    return Channel(first_to_answer(invited["addresses"], invited["key"].encode()))
+    return Channel(first_to_answer(invited["addresses"], invited["key"]))
 
 
-def first_to_answer(addresses: Sequence[Sequence], key: bytes) -> Connection:
+def first_to_answer(addresses: Sequence[Sequence], key: str) -> socket.socket:
     error: Exception = OSError("no address")
-    for host, port in addresses:
+    for seconds, (host, port) in product(CONNECT_SECONDS, addresses):
         try:
-            socket.create_connection((host, port), timeout=5).close()  # Client itself would wait for minutes
-            return Client((host, port), "AF_INET", authkey=key)
-        except (OSError, AuthenticationError, EOFError) as failure:
+            return greeted(socket.create_connection((host, port), timeout=seconds), key)
+        except (OSError, EOFError) as failure:
             error = failure
     raise OSError(f"the launcher cannot be reached at any of {[host for host, _ in addresses]}: {error}")
+
+
+def greeted(connection: socket.socket, key: str) -> socket.socket:
+    """The connection, once both ends have shown each other that they know the key, which neither sends.
+
+    Raises:
+        OSError: the other end does not know it, or says nothing.
+        EOFError: it is gone.
+    """
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        challenge, own = received(connection, NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)
+        connection.sendall(own + proof(key, "agent", challenge, own))
+        if not hmac.compare_digest(received(connection, PROOF_BYTES), proof(key, "launcher", own, challenge)):
+            raise OSError("another program answers there")
+        connection.settimeout(None)
+        return connection
+    except BaseException:
+        connection.close()
+        raise

@@ -1,6 +1,7 @@
 """The interface through which all other rooms talk to the other ranks, so that it can be counted or replaced."""
 
 import abc
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from keras_par.plan.options import ReduceBy
 ReduceOp = Literal["sum", "mean", "min", "max"]
 Road = Literal["horovod", "shared_memory", "two_levels"]
 OBJECT = "kp.object"  # what collectives are called that carry objects
+DIGEST_BYTES, LABEL_BYTES = 16, 24
 
 
 class Communicator(abc.ABC):
@@ -115,21 +117,29 @@ class Communicator(abc.ABC):
         """Leaves the job; pending collectives on other ranks fail instead of waiting."""
 
     def all_gather_object(self, value: Any, name: str) -> list[Any]:
-        """The ranks' values, anything JSON can carry, in rank order. Eager only; costs two all-gathers.
+        """The ranks' values, anything JSON can carry, in rank order; one object for all where they are the same.
+
+        Eager only; costs an all-gather of 24 bytes a rank, and where values differ one of them.
 
         Raises:
             AgreedValueError: on every rank, if they have come to calls of different names.
         """
         # All such calls meet under one name, so that ranks that have parted are told, and do not wait for each other.
-        data = tf.io.decode_raw(json.dumps([name, value], default=plain), tf.uint8)
-        lengths = self.all_gather(tf.reshape(tf.size(data), [1]), f"{OBJECT}.length").numpy()
-        everything = self.all_gather(data, f"{OBJECT}.data").numpy().tobytes()
-        found, start = [], 0
-        for length in lengths:
-            found.append(json.loads(everything[start : start + length]))
-            start += length
+        own = json.dumps([name, value], default=plain).encode()
+        joined = self._gather_bytes(label_of(own), f"{OBJECT}.label")
+        labels = [joined[start : start + LABEL_BYTES] for start in range(0, len(joined), LABEL_BYTES)]
+        if len(set(labels)) == 1:
+            return [json.loads(own)[1]] * len(labels)
+        everything, found, start = self._gather_bytes(own, f"{OBJECT}.data"), [], 0
+        for label in labels:
+            end = start + int.from_bytes(label[DIGEST_BYTES:])
+            found.append(json.loads(everything[start:end]))
+            start = end
         require_one_place([each[0] for each in found])
         return [each[1] for each in found]
+
+    def _gather_bytes(self, own: bytes, name: str) -> bytes:
+        return self.all_gather(tf.io.decode_raw(own, tf.uint8), name).numpy().tobytes()
 
     def all_agree(self, flag: bool, name: str) -> bool:
         """True if `flag` is true on every rank. Eager only; costs one all-reduce of a scalar."""
@@ -139,3 +149,8 @@ class Communicator(abc.ABC):
     def barrier(self, name: str) -> None:
         """Returns once every rank has called it. Eager only; costs one all-reduce of a scalar."""
         self.all_reduce([tf.constant(0, tf.int32)], name)
+
+
+def label_of(data: bytes) -> bytes:
+    """What tells data from other data, and how long it is, in LABEL_BYTES."""
+    return hashlib.sha256(data).digest()[:DIGEST_BYTES] + len(data).to_bytes(LABEL_BYTES - DIGEST_BYTES)

@@ -1,9 +1,11 @@
 """Lets the random generators of a script that has set no seed begin alike on all ranks."""
 
+import hashlib
+import json
 import logging
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -38,7 +40,7 @@ def share(communicator: Communicator, seed: Seed) -> None:
 
     Generators that are alike have got the same seed, or none where they always begin alike, as torch's does. Those
     that differ are taken for unseeded, which only TensorFlow's tells. What the script sets later is kept. Costs two
-    all-gathers of some kilobytes a rank.
+    all-gathers of some bytes a rank, and as many of rank 0's states where they differ.
 
     Args:
         communicator: of all ranks.
@@ -47,13 +49,12 @@ def share(communicator: Communicator, seed: Seed) -> None:
     if communicator.size == 1 or seed == "own":
         return
     generators = global_generators()
-    own = {each.name: each.state() for each in generators} | {TENSORFLOW: tensorflow_seed()}
+    own = {each.name: digest(each.state()) for each in generators} | {TENSORFLOW: tensorflow_seed()}
     heard = communicator.all_gather_object(own, "kp.seed")
-    shared = [each for each in generators if differ([states.get(each.name) for states in heard])]
-    for each in shared:
-        each.begin(heard[0][each.name])
-    names = [each.name for each in shared]
-    seeds = [states[TENSORFLOW] for states in heard]
+    names = [name for name in heard[0] if name != TENSORFLOW and differ([digests.get(name) for digests in heard])]
+    if names:
+        begin_as_rank_0(communicator, generators, names)
+    seeds = [digests[TENSORFLOW] for digests in heard]
     if None in seeds:
         names.append(TENSORFLOW)
         if own[TENSORFLOW] is None:
@@ -66,9 +67,24 @@ def share(communicator: Communicator, seed: Seed) -> None:
         )
 
 
-def differ(states: list) -> bool:
+def begin_as_rank_0(communicator: Communicator, generators: Sequence[Generator], names: Sequence[str]) -> None:
+    """Gives all ranks the states that rank 0's generators of these names have; only rank 0 sends its own."""
+    is_first = communicator.rank == 0
+    own = {each.name: each.state() for each in generators if each.name in names} if is_first else None
+    states = communicator.all_gather_object(own, "kp.seed.states")[0]
+    for each in generators:
+        if each.name in names:
+            each.begin(states[each.name])
+
+
+def digest(state: Any) -> str:
+    """What tells a generator's state from others."""
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]
+
+
+def differ(digests: list) -> bool:
     """True if rank 0 has this generator, and another rank's is in another state."""
-    return states[0] is not None and any(state is not None and state != states[0] for state in states)
+    return digests[0] is not None and any(each is not None and each != digests[0] for each in digests)
 
 
 def global_generators() -> list[Generator]:
@@ -106,9 +122,9 @@ def set_torch(state) -> None:
     torch.set_rng_state(torch.tensor(state, dtype=torch.uint8))
 
 
-def some_seed(states: dict) -> int:
+def some_seed(digests: dict) -> int:
     """A seed that all ranks find in rank 0's states, and that is another one in each job."""
-    return random.Random(str(states["Python"])).randrange(1, 2**31)
+    return random.Random(digests["Python"]).randrange(1, 2**31)
 
 
 def share_random_state(what: str) -> None:
@@ -121,6 +137,5 @@ def share_random_state(what: str) -> None:
         what: wants it.
     """
     if world.current().size > 1:
-        states = world.current().all_gather_object(random.getstate(), what)
-        version, numbers, gauss = states[0]
-        random.setstate((version, tuple(numbers), gauss))
+        own = random.getstate() if world.current().rank == 0 else None
+        set_python(world.current().all_gather_object(own, what)[0])

@@ -7,6 +7,8 @@ import socketserver
 import threading
 import time
 import uuid
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +21,9 @@ from keras_par.job import heartbeat
 
 ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
 HEARD_SECONDS = 3.0  # how long it then stays, so that the others can ask what happened
+BACKLOG = 1024  # connections that wait; with the usual 5, ranks that come together would wait for seconds
+ASKS_A_SECOND = 1000  # of all ranks together, where there are many
+MOST_TOLD = 2  # failures, and ranks that have left: the first one that is not a rank's own is among them
 LEAVE_SECONDS = 10.0  # how long a rank that is done waits for those that are not
 
 # What operations say when another rank has left the job: by shutdown, by losing its connection, or by its end.
@@ -26,6 +31,15 @@ SIGNS_OF_LEAVING = (
     *("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting"),
     *("has left the job", "communication was shut down"),
 )
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a rank is told of the failures so far: the first ones, as (rank, failure), and how many there are."""
+
+    first: list[tuple[int, str]] = field(default_factory=list)
+    count: int = 0
+    is_alike: bool = True  # all have the same message
 
 
 class FailureBoard:
@@ -37,7 +51,8 @@ class FailureBoard:
     def __init__(self, communicator: Communicator):
         self._rank, self._size = communicator.rank, communicator.size
         self._round = 0  # grows when all ranks have failed alike and may go on
-        self._entries: list[tuple[int, int, str]] = []  # rank 0's: (round, rank, failure) in the order of arrival
+        self._rounds: dict[int, dict[int, str]] = {}  # rank 0's: each round's failures by rank, in the order of arrival
+        self._messages: dict[int, set[str]] = {}  # rank 0's: of each round
         self._heard: set[int] = set()  # rank 0's: who has read a failure
         self._left: list[int] = []  # rank 0's: who has left without a failure, in the order of leaving
         self._done: set[int] = set()  # rank 0's: who is about to leave
@@ -48,13 +63,17 @@ class FailureBoard:
         if self._rank > 0:
             self._send(departures=self._rank)  # which finds the address that leads there
 
-    def report(self, message: str) -> list[tuple[int, str]]:
-        """Appends this rank's failure; returns all failures in the order of arrival, empty if rank 0 is gone."""
+    def report(self, message: str) -> Known:
+        """Appends this rank's failure; returns what is known, which is nothing if rank 0 is gone."""
         return self._ask(message)
 
-    def failures(self) -> list[tuple[int, str]]:
-        """All failures reported so far, as (rank, message), in the order of arrival."""
+    def failures(self) -> Known:
+        """What has been reported so far."""
         return self._ask(None)
+
+    def _pause(self, seconds: float) -> None:
+        """Waits before this rank asks again, the longer the more ranks may ask."""
+        time.sleep(max(seconds, self._size / ASKS_A_SECOND))
 
     def leave(self) -> None:
         """Notes that this rank ends without a failure.
@@ -71,7 +90,7 @@ class FailureBoard:
             time.sleep(0.02)
 
     def departures(self) -> list[int]:
-        """The ranks that have ended without a failure, in the order of their ends."""
+        """The first ranks that have ended without a failure, in the order of their ends."""
         return self._tell_departures(self._rank) if self._server else self._send(departures=self._rank) or []
 
     def next_round(self) -> None:
@@ -81,7 +100,7 @@ class FailureBoard:
     def wait_until_heard(self) -> None:
         """On rank 0, keeps a failed job's board open until every rank has read it, at most HEARD_SECONDS."""
         deadline = time.monotonic() + HEARD_SECONDS
-        while self._server and self._entries and len(self._heard) < self._size and time.monotonic() < deadline:
+        while self._server and self._rounds and len(self._heard) < self._size and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def wait_until_done(self) -> None:
@@ -91,7 +110,7 @@ class FailureBoard:
             missing = self._note_done(self._rank) if self._server else self._send(done=self._rank)
             if not missing:
                 return
-            time.sleep(0.02)
+            self._pause(0.02)
 
     def _note_done(self, rank: int) -> int:
         """Notes that a rank is about to leave; returns how many are not."""
@@ -107,7 +126,7 @@ class FailureBoard:
         with self._lock:
             if self._left:
                 self._heard.add(rank)
-            return list(self._left)
+            return self._left[:MOST_TOLD]
 
     def _answer(self, request: dict[str, Any]) -> Any:
         if "done" in request:
@@ -126,29 +145,32 @@ class FailureBoard:
             def handle(self):
                 request = json.loads(self.rfile.readline())
                 if request.pop("token") == token:
-                    self.wfile.write(json.dumps(board._answer(request)).encode())
+                    self.wfile.write(json.dumps(board._answer(request), default=vars).encode())
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            request_queue_size = BACKLOG
 
         token = uuid.uuid4().hex
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1" if one_host else "", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1" if one_host else "", 0), Handler)
         threading.Thread(target=self._server.serve_forever, name="kp-failures", daemon=True).start()
         return ["127.0.0.1"] if one_host else own_addresses(), self._server.server_address[1], token
 
-    def _enter(self, round_: int, rank: int, failure: str | None) -> list[tuple[int, str]]:
+    def _enter(self, round_: int, rank: int, failure: str | None) -> Known:
         with self._lock:
-            known = [entry[1:] for entry in self._entries if entry[0] == round_]
-            if failure is not None and rank not in [entry[0] for entry in known]:
-                self._entries.append((round_, rank, failure))
-                known.append((rank, failure))
+            known = self._rounds.get(round_, {})
+            if failure is not None:
+                known = self._rounds.setdefault(round_, known)
+                self._messages.setdefault(round_, set()).add(known.setdefault(rank, failure))
             if known:
                 self._heard.add(rank)
-            return known
+            return Known(list(islice(known.items(), MOST_TOLD)), len(known), len(self._messages.get(round_, ())) < 2)
 
-    def _ask(self, failure: str | None) -> list[tuple[int, str]]:
+    def _ask(self, failure: str | None) -> Known:
         if self._server:
             return self._enter(self._round, self._rank, failure)
         answer = self._send(round_=self._round, rank=self._rank, failure=failure)
-        return [tuple(entry) for entry in answer or []]
+        return Known(**answer | {"first": [tuple(entry) for entry in answer["first"]]}) if answer else Known()
 
     def _send(self, **request) -> Any:
         """Rank 0's answer to a request, None if it is gone."""
@@ -190,7 +212,7 @@ def leave_together() -> None:
         return
     if world.current().has_groups:
         _board.wait_until_done()
-    if not _board.failures():
+    if not _board.failures().count:
         _board.leave()
 
 
@@ -208,12 +230,12 @@ def explain(error: Exception) -> Exception:
     if isinstance(error, AgreedError):
         told: Exception = error
     elif is_consequence(error):
-        told = RuntimeError(name_culprit(_board.failures(), _board.departures(), _board._rank))
+        told = RuntimeError(name_culprit(_board.failures().first, _board.departures(), _board._rank))
     else:
         told = error
         known = wait_for_all(_board.report(summary(error)))
-        if len(known) == _board._size:
-            if len({message for _, message in known}) == 1:
+        if known.count == _board._size:
+            if known.is_alike:
                 tell_launcher(error, on_all_ranks=True)
             _board.next_round()
         else:
@@ -228,12 +250,12 @@ def tell_launcher(error: Exception, on_all_ranks: bool) -> None:
     heartbeat.current().tell("failure", message=summary(error), is_consequence=consequence, on_all_ranks=on_all_ranks)
 
 
-def wait_for_all(known: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The failures that are known once every rank has one, or after ALIKE_SECONDS."""
+def wait_for_all(known: Known) -> Known:
+    """What is known once every rank has failed, or after ALIKE_SECONDS."""
     assert _board is not None
     deadline = time.monotonic() + ALIKE_SECONDS
-    while len(known) < _board._size and time.monotonic() < deadline:
-        time.sleep(0.1)
+    while known.count < _board._size and (rest := deadline - time.monotonic()) > 0:
+        time.sleep(min(max(0.1, _board._size / ASKS_A_SECOND), rest))
         known = _board.failures()
     return known
 

@@ -1,6 +1,7 @@
 """Notes which ranks of a job that nobody has connected have come, and refuses those that do not belong to the job."""
 
 import errno
+import heapq
 import http.client
 import json
 import threading
@@ -10,9 +11,10 @@ from typing import Any
 
 from keras_par.base.addresses import lost_in_gloo
 from keras_par.job.launch import MeetingPoint
-from keras_par.job.slots import slots
+from keras_par.job.slots import Slot, slots
 
 PATH = "/keras-par/ranks"
+MOST_NAMED = 8  # ranks that have not come
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,23 @@ class Register:
     Args:
         size: rank 0's number of ranks.
         meeting: where this register is, for its sentences.
-        complete: called once with each rank's host, before anyone is told that all have come.
+        complete: called once with each rank's place, before anyone is told that all have come.
     """
 
-    def __init__(self, size: int, meeting: MeetingPoint, complete: Callable[[list[str]], None]):
+    def __init__(self, size: int, meeting: MeetingPoint, complete: Callable[[list[Slot]], None]):
         self._size, self._meeting, self._complete = size, meeting, complete
         self._entries: dict[int, Entry] = {}
+        self._missing = set(range(size))
         self._told: dict[str, Any] | None = None  # what every rank of the job hears: all are there, or why not
+        self._slots: list[Slot] = []  # once all are there
         self._lock = threading.Lock()
 
     def enter(self, rank: int, size: int, **entry: str) -> dict[str, Any]:
         """Notes that a rank has come, with the fields of an `Entry`; the same process may ask again.
 
         Returns:
-            {"missing": ranks}, {"hosts": each rank's, "address": rank 0's as the others reach it}, or
-            {"refused": sentence}.
+            {"missing": the first ranks, "others": how many more}, {"slot": the rank's, "address": rank 0's as the
+            others reach it}, or {"refused": sentence}. None of it grows with the number of ranks.
         """
         with self._lock:
             if size != self._size:
@@ -53,11 +57,12 @@ class Register:
             came = Entry(**entry)
             if self._entries.setdefault(rank, came).process != came.process:
                 return {"refused": self._twice(rank)}
-            missing = [other for other in range(self._size) if other not in self._entries]
-            if self._told is None and missing:
-                return {"missing": missing}
+            self._missing.discard(rank)
+            if self._told is None and self._missing:
+                named = heapq.nsmallest(MOST_NAMED, self._missing)
+                return {"missing": named, "others": len(self._missing) - len(named)}
             self._told = self._told or self._all_there()
-            return self._told
+            return self._told if "refused" in self._told else self._told | {"slot": vars(self._slots[rank])}
 
     def refuse(self, sentence: str) -> None:
         """Ends the job for all ranks that are waiting."""
@@ -88,8 +93,9 @@ class Register:
         for entry in entries if away and len(set(hosts)) > 1 else ():
             if lost := lost_in_gloo(entry.host, entry.own_address):
                 return {"refused": f"keras-par: {lost}"}
-        self._complete(hosts)
-        return {"hosts": hosts, "address": away[0] if away else "127.0.0.1"}
+        self._slots = slots(hosts)
+        self._complete(self._slots)
+        return {"address": away[0] if away else "127.0.0.1"}
 
 
 class Server:
@@ -102,7 +108,7 @@ class Server:
     def __init__(self, size: int, meeting: MeetingPoint):
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-        self.register = register = Register(size, meeting, lambda hosts: http_server.init(slots(hosts)))
+        self.register = register = Register(size, meeting, lambda found: http_server.init(found))
 
         class Handler(RendezvousHandler):
             def do_POST(self):  # noqa: N802

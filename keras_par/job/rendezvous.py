@@ -13,10 +13,10 @@ from keras_par.base.addresses import own_address
 from keras_par.job import launch
 from keras_par.job.launch import MeetingPoint
 from keras_par.job.register import PATH, Server
-from keras_par.job.slots import slots, variables
+from keras_par.job.slots import Slot, variables
 
 ASK_SECONDS = 5.0  # how long an answer may take
-PAUSE_SECONDS = 0.2  # between two questions
+PAUSE_SECONDS, ASKS_A_SECOND = 0.2, 500  # between two questions of a rank; of all ranks together, where there are many
 HEARD_SECONDS = 1.0  # how long rank 0 stays after a refusal, so that the others hear it too
 
 
@@ -57,41 +57,41 @@ def meet(rank: int, size: int, meeting: MeetingPoint, host: str = "") -> dict[st
             time.sleep(HEARD_SECONDS)
             server.stop()
             raise
-    return variables(slots(found["hosts"])[rank], found["address"], meeting.port)
+    return variables(Slot(**found["slot"]), found["address"], meeting.port)
 
 
 def wait(enter: Callable[[], dict[str, Any]], rank: int, size: int, meeting: MeetingPoint) -> dict[str, Any]:
     """Enters the job's register again and again until it is complete, and returns what it says then."""
     deadline = time.monotonic() + meeting.seconds
-    missing: list[int] | None = None  # not known before the first answer
+    missing: str | None = None  # not known before the first answer
     while True:
         try:
             answer = enter()
         except OSError as error:
             if missing is not None and isinstance(error, ConnectionRefusedError):
                 raise RuntimeError(
-                    f"keras-par: rank 0 has ended, and {name_ranks(missing)} of {size} had not come to {meeting} by "
+                    f"keras-par: rank 0 has ended, and {missing} of {size} had not come to {meeting} by "
                     "then: look at the last output of rank 0."
                 ) from None
             reason = f" ({error})"
         else:
-            if "hosts" in answer:
+            if "slot" in answer:
                 return answer
             if "refused" in answer:
                 raise RuntimeError(answer["refused"])
-            missing, reason = answer["missing"], ""
+            missing, reason = name_ranks(answer["missing"], answer["others"]), ""
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"keras-par: {name_ranks(missing or [0])} of {size} did not come to {meeting} within "
+                f"keras-par: {missing or 'rank 0'} of {size} did not come to {meeting} within "
                 f"{meeting.seconds:g} s{reason}: start a process for each {meeting.starter.rank} from 0 to {size - 1}, "
                 "all with rank 0's host as MASTER_ADDR and the same MASTER_PORT."
             )
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(max(PAUSE_SECONDS, size / ASKS_A_SECOND))
 
 
-def name_ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+def name_ranks(ranks: list[int], others: int) -> str:
+    shown = ", ".join(map(str, ranks)) + (f" and {others} more" if others else "")
+    return f"rank {shown}" if len(ranks) + others == 1 else f"ranks {shown}"
 
 
 def ask(meeting: MeetingPoint, entry: dict[str, Any]) -> dict[str, Any]:

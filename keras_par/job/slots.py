@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections import Counter
 from dataclasses import dataclass
 
 
@@ -20,18 +21,17 @@ class Slot:
 
 def slots(hosts: list[str]) -> list[Slot]:
     """Each rank's place, given each rank's host; ranks of a host need not follow each other."""
-    local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    on_host: Counter[str] = Counter()  # of the ranks before
+    with_local_rank: Counter[int] = Counter()
+    found = []
+    for rank, host in enumerate(hosts):
+        local = on_host[host]
+        found.append((rank, host, local, with_local_rank[local]))
+        on_host[host] += 1
+        with_local_rank[local] += 1
     return [
-        Slot(
-            rank=rank,
-            size=len(hosts),
-            hostname=host,
-            local_rank=local[rank],
-            local_size=hosts.count(host),
-            cross_rank=local[:rank].count(local[rank]),
-            cross_size=local.count(local[rank]),
-        )
-        for rank, host in enumerate(hosts)
+        Slot(rank, len(hosts), host, local, on_host[host], cross, with_local_rank[local])
+        for rank, host, local, cross in found
     ]
 
 

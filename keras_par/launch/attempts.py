@@ -19,6 +19,7 @@ from keras_par.launch.outcome import Outcome
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import Settings
 from keras_par.launch.supervisor import Supervisor
+from keras_par.launch.switchboard import RoomError, make_room
 from keras_par.launch.watch import Watch
 from keras_par.launch.worlds import ChangingWorlds, Worlds
 
@@ -85,11 +86,13 @@ class Attempts:
         while True:
             try:
                 places = self._job.worlds.next(is_over=lambda: bool(self._interrupts))
+                make_room(len(places))
                 plan = self._job.plan(places)
-            except (ClusterError, EngineError) as error:
+            except (ClusterError, EngineError, RoomError) as error:
                 if self._interrupts:
                     return 128 + self._interrupts[0]
-                self._console.panel("the job does not go on", [str(error).removeprefix("keras-par: ")])
+                title = "the job does not go on" if self._account.num_worlds else "the job did not start"
+                self._console.panel(title, [str(error).removeprefix("keras-par: ")])
                 self._folder.event("crash", str(error))
                 return status
             outcome = self._one(plan)

@@ -4,8 +4,8 @@ import contextlib
 import itertools
 from collections.abc import Sequence
 
-from keras_par.launch.culprit import list_numbers
 from keras_par.launch.members import Members
+from keras_par.launch.rank_names import named
 
 MOST_HOSTS = 64  # each knocks at all others
 MOST_NAMED = 3
@@ -64,4 +64,4 @@ class Connections:
         return "".join(f"; rank {rank} is on host {members[rank].host}" for rank in ranks)
 
     def _shown(self, host: str) -> str:
-        return f"{host} ({list_numbers(self._ranks[host])})"
+        return f"{host} ({named(self._ranks[host])})"

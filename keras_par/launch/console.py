@@ -33,17 +33,20 @@ class Console:
         self._thread = threading.Thread(target=self._show, name="kp-console", daemon=True)
         self._thread.start()
 
+    @property
+    def is_full(self) -> bool:
+        """True while so much is waiting that ranks which have more to show must wait."""
+        return len(self._waiting) >= LIMIT
+
     def expect(self, num_ranks: int) -> None:
         """Prepares for lines of so many ranks."""
         self._width = max(self._width, len(str(num_ranks - 1)))
         self._has_prefix = self._has_prefix or num_ranks > 1
 
     def output(self, rank: int, stream: str, text: str) -> None:
-        """Prints lines of a rank, each behind its number; waits while too much is waiting."""
+        """Prints lines of a rank, each behind its number."""
         prefix = self._prefix(rank)
         lines = "".join(f"{prefix}{line}\n" for line in text.splitlines())
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._waiting) < LIMIT or self._is_closed)
         self._enter(lambda: self._bars.beside(lambda: write(named(stream), lines)))
 
     def bar(self, rank: int, stream: str, text: str, is_done: bool) -> None:

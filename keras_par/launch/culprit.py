@@ -1,12 +1,13 @@
 """Finds which rank holds up or brought down a job, from what all ranks were last seen doing."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_par.agent.states import Exit, State
+from keras_par.launch.rank_names import named
 
+MOST_DESCRIBED = 4  # ranks, with where each of them is
 TOGETHER_SECONDS = 2.5  # ranks that get stuck at the same moment are seen to within two beats of each other
 
 
@@ -32,17 +33,18 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
     """
     stopped = [state for state in states if state.is_stopped and state.quiet >= hang_after]
     waiting = all_waiting([state for state in states if state.collectives and not state.is_stopped])
-    others = [state for state in states if state not in waiting]
+    those = {state.rank for state in waiting}
+    others = [state for state in states if state.rank not in those]
     if stopped:
-        return Hang(ranks(stopped), first_rank(waiting or others, stopped), "; ".join(map(describe, stopped)))
+        return Hang(ranks(stopped), first_rank(waiting or others, stopped), describe_all(stopped))
     late = [state for state in waiting if state.quiet >= hang_after]
     if late and others:
         held_up = f"{list_ranks(waiting)} wait{'s' if len(waiting) == 1 else ''} in {names(waiting)}"
-        return Hang(ranks(others), late[0].rank, f"{'; '.join(map(describe, others))}; {held_up}")
+        return Hang(ranks(others), late[0].rank, f"{describe_all(others)}; {held_up}")
     if late and len({state.collectives for state in waiting}) > 1:
         return parted(waiting)
     if late and ended:
-        gone = ", ".join(f"rank {rank} has ended (status {end.status})" for rank, end in sorted(ended.items()))
+        gone = ", ".join(has_ended(status, ended) for status in dict.fromkeys(end.status for end in ended.values()))
         held_up = f"{list_ranks(late)} still wait{'s' if len(late) == 1 else ''} in {names(late)}"
         return Hang(tuple(sorted(ended)), late[0].rank, f"{gone}, but {held_up}")
     if late:
@@ -50,7 +52,7 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
         return Hang(ranks(waiting), None, text)
     stuck = [state for state in others if state.call and state.quiet >= hang_after - TOGETHER_SECONDS]
     if any(state.quiet >= hang_after for state in stuck):
-        return Hang(ranks(stuck), first_rank(states, stuck), "; ".join(map(describe, stuck)))
+        return Hang(ranks(stuck), first_rank(states, stuck), describe_all(stuck))
     return None
 
 
@@ -68,20 +70,37 @@ def all_waiting(waiting: Sequence[State]) -> list[State]:
 
 def parted(waiting: Sequence[State]) -> Hang:
     """The hang of ranks that wait in different collectives, which the fewest ranks are the reason for."""
-    counts = Counter(state.collectives for state in waiting)
-    most = max(counts.values())
-    odd = [state for state in waiting if counts[state.collectives] < most] or list(waiting)
+    places: dict[tuple[str, ...], list[State]] = {}
+    for state in waiting:
+        places.setdefault(state.collectives, []).append(state)
+    most = max(map(len, places.values()))
+    odd = [state for group in places.values() if len(group) < most for state in group] or list(waiting)
     groups = [
         f"{list_ranks(group)} wait{'s' if len(group) == 1 else ''} in {names(group)} {group[0].place()}"
-        for some in counts
-        for group in [[state for state in waiting if state.collectives == some]]
+        for group in list(places.values())[:MOST_DESCRIBED]
     ]
+    if len(places) > MOST_DESCRIBED:
+        groups.append(f"others wait in {len(places) - MOST_DESCRIBED} more")
     step = min((state.epoch, state.step) for state in waiting)
     text = (
         f"the ranks run different code from step {step[1]} of epoch {step[0] + 1} on: {', but '.join(groups)}; "
         "every rank must come to the same collectives"
     )
     return Hang(ranks(odd), first_rank(waiting, odd), text)
+
+
+def has_ended(status: int, ended: Mapping[int, Exit]) -> str:
+    """Which ranks have ended with a status."""
+    some = [rank for rank, end in ended.items() if end.status == status]
+    return f"{named(some)} {'has' if len(some) == 1 else 'have'} ended (status {status})"
+
+
+def describe_all(states: Sequence[State]) -> str:
+    """What each rank does instead of going on; of very many those that have made no progress for the longest time."""
+    if len(states) <= MOST_DESCRIBED:
+        return "; ".join(map(describe, states))
+    shown = sorted(states, key=lambda state: (-round(state.quiet), state.rank))[:MOST_DESCRIBED]
+    return f"{'; '.join(map(describe, shown))}; and {len(states) - len(shown)} more ranks"
 
 
 def describe(state: State) -> str:
@@ -137,7 +156,7 @@ def ranks(states: Sequence[State]) -> tuple[int, ...]:
 
 
 def first_rank(states: Sequence[State], but: Sequence[State]) -> int | None:
-    excluded = ranks(but)
+    excluded = set(ranks(but))
     return next((state.rank for state in states if state.rank not in excluded), None)
 
 
@@ -146,11 +165,4 @@ def names(states: Sequence[State]) -> str:
 
 
 def list_ranks(states: Sequence[State]) -> str:
-    return list_numbers(ranks(states))
-
-
-def list_numbers(numbers: Sequence[int]) -> str:
-    """Ranks in words."""
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+    return named(ranks(states))

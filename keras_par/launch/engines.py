@@ -1,7 +1,9 @@
 """Plans how a job's ranks are started: the command of mpirun, or of horovodrun over Gloo, and its environment."""
 
+import functools
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +49,7 @@ class Plan:
     environment: dict[str, str]
     warning: str | None
 
-    @property
+    @functools.cached_property
     def is_one_host(self) -> bool:
         """True if all ranks run on this host."""
         return are_here(self.places)
@@ -105,7 +107,7 @@ def plan(
     Raises:
         EngineError: Gloo cannot number the ranks as a rank table wants it, or MPI cannot pass on the name of a key.
     """
-    most = max(sum(other.host == place.host for other in places) for place in places)
+    most = max(Counter(place.host for place in places).values())
     available = cores(os.sched_getaffinity(0))
     own = share(available, 0, most)
     agent = [sys.executable, "-P", "-m", "keras_par.agent", *(["--bind"] if own else []), "--", *command]
@@ -182,7 +184,7 @@ def horovodrun(places: Sequence[Place], ssh: Ssh) -> list[str]:
 
 def are_here(places: Sequence[Place]) -> bool:
     """True if all places are on this host."""
-    return all(is_local(place.host) for place in places)
+    return all(map(is_local, {place.host for place in places}))
 
 
 def runs_of_hosts(places: Sequence[Place]) -> list[tuple[str, int]]:

@@ -6,9 +6,11 @@ from keras_par.launch.connections import Connections
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import Hang, find_hang
 from keras_par.launch.members import Members
+from keras_par.launch.rank_names import named
 from keras_par.launch.run_folder import RunFolder
 
 STACK_SECONDS = 3.0  # ranks have to answer
+MOST_STACKS = 8  # of ranks that hold up the others
 
 
 class HangWatch:
@@ -26,12 +28,12 @@ class HangWatch:
         self._folder, self._console = folder, console
         self._connections = Connections(members)
         self._aborts = False
-        self._is_asking = False
         self._hang: Hang | None = None  # whose stacks are awaited
         self._told: Hang | None = None  # and not over yet
         self._stacks: dict[int, str] = {}
         self._asked: tuple[int, ...] = ()  # ranks whose stacks are awaited
-        self._deadline = 0.0
+        self._is_asking = self._is_second = False  # where all ranks are, and for a second time
+        self._when = self._deadline = 0.0
 
     def note_stacks(self, rank: int, text: str) -> None:
         """Takes in a rank's stacks."""
@@ -51,43 +53,54 @@ class HangWatch:
             self._told = None
         self._aborts = aborts
         if self._is_asking:
-            have_told = all(rank in self._stacks for rank in self._asked) and self._connections.are_known
-            if time.monotonic() < self._deadline and not have_told:
-                return False
-            return self._tell_if_it_lasts()
+            return (self._have_answered() or time.monotonic() >= self._deadline) and self._tell_if_it_lasts()
         hang = self._find()
         if hang is None and self._told is not None:
             self._recover(self._told)
         elif hang is not None and (self._told is None or self._told.culprits != hang.culprits):
             self._ask(hang)
+            self._connections.ask()
         return False
 
-    def _find(self) -> Hang | None:
-        states = [member.state for _, member in sorted(self._members.running.items())]
+    def _have_answered(self) -> bool:
+        have_told = all(rank in self._stacks for rank in self._asked) and self._connections.are_known
+        return have_told and all(member.told > self._when for member in self._members.running.values())
+
+    def _find(self, asked: float = 0.0) -> Hang | None:
+        """The hang under way; of ranks that were `asked` and have not answered, by what they told before."""
+        now, running = time.monotonic(), self._members.running
+        if not any(member.quiet(now) >= self._hang_after for member in running.values()):
+            return None
+        states = [each.state_at(now) if each.told > asked else each.state for _, each in sorted(running.items())]
         return find_hang(states, self._members.ended, self._hang_after)
 
     def _tell_if_it_lasts(self) -> bool:
-        self._is_asking = False
-        if self._find() is None:
+        """Goes by where ranks say that they are now, which may be long after they had told it last."""
+        was_second, self._is_asking, self._is_second = self._is_second, False, False
+        hang, before = self._find(self._when), self._hang
+        if hang is None or before is None:
             return False
+        if hang.culprits != before.culprits and not was_second:
+            self._ask(hang)
+            self._is_second = True
+            return False
+        self._hang = hang
         self._tell()
-        self._told = self._hang
+        self._told = hang
         return True
 
     def _ask(self, hang: Hang) -> None:
         self._hang, self._stacks = hang, {}
-        wanted = hang.culprits if hang.witness is None else (*hang.culprits, hang.witness)
         running = self._members.running
-        self._asked = tuple(rank for rank in wanted if rank in running and not running[rank].state.is_stopped)
-        self._deadline = time.monotonic() + STACK_SECONDS
-        self._is_asking = True
+        self._asked = tuple(rank for rank in shown(hang) if rank in running and not running[rank].state.is_stopped)
+        self._is_asking, self._when = True, time.monotonic()
+        self._deadline = self._when + STACK_SECONDS
         self._members.order("stacks", ranks=self._asked)
-        self._connections.ask()
+        self._members.order("look")
 
     def _tell(self) -> None:
         assert self._hang is not None
-        shown = self._hang.culprits if self._hang.witness is None else (*self._hang.culprits, self._hang.witness)
-        stacks = {rank: self._stacks.get(rank) or "  it gives none" for rank in shown}
+        stacks = {rank: self._stacks.get(rank) or "  it gives none" for rank in shown(self._hang)}
         text = self._hang.text + self._connections.places(self._hang.culprits) + self._connections.broken()
         self._folder.event("hang", text, self._hang.culprits[0], stacks=stacks)
         then = "The job is ended." if self._aborts else "The job goes on; '--on-hang abort' would end it."
@@ -101,8 +114,14 @@ class HangWatch:
         self._told = None
 
 
+def shown(hang: Hang) -> tuple[int, ...]:
+    """The ranks whose stacks are shown."""
+    some = hang.culprits[:MOST_STACKS]
+    return some if hang.witness is None else (*some, hang.witness)
+
+
 def culprits(hang: Hang) -> str:
-    return f"rank{'s' if len(hang.culprits) > 1 else ''} {', '.join(map(str, hang.culprits))}"
+    return named(hang.culprits)
 
 
 def capitalized(text: str) -> str:

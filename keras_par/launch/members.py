@@ -1,23 +1,49 @@
 """The ranks of a running job as the launcher knows them, and orders to them."""
 
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from keras_par.agent.states import Exit, State
-from keras_par.agent.wire import Channel
+from keras_par.agent.wire import Message
+
+
+class Speaker(Protocol):
+    """What sends an agent messages, and knows its address and port."""
+
+    @property
+    def peer(self) -> tuple[str, int]: ...
+
+    def send(self, message: Message) -> None: ...
 
 
 @dataclass
 class Member:
     """What the launcher knows of one rank."""
 
-    channel: Channel
+    channel: Speaker
     host: str
     state: State
     end: Exit | None = None
     heard: float = field(default_factory=time.monotonic)  # when its agent last said something
+    told: float = field(default_factory=time.monotonic)  # when its agent last told its state
+    beat: float = 1.0  # seconds from one such time to the next
     ahead: float = 0.0  # seconds by which its host's clock is ahead of this one's
+
+    def quiet(self, now: float) -> float:
+        """Seconds without progress, if there was none since its agent told, and at most until it should have again."""
+        return self.state.quiet + min(now - self.told, self.beat)
+
+    def state_at(self, now: float) -> State:
+        """The state that was told last, if nothing has changed since then."""
+        state, later = self.state, min(now - self.told, self.beat)
+        return replace(
+            state,
+            quiet=state.quiet + later,
+            phase_seconds=state.phase_seconds + later,
+            python_seconds=state.python_seconds and state.python_seconds + later,
+        )
 
 
 @dataclass
@@ -25,24 +51,28 @@ class Members:
     """The ranks whose agents have connected, by their numbers."""
 
     of_rank: dict[int, Member] = field(default_factory=dict)
+    running: dict[int, Member] = field(init=False)  # those that have not ended
 
-    @property
-    def running(self) -> dict[int, Member]:
-        """Those that have not ended."""
-        return {rank: member for rank, member in self.of_rank.items() if member.end is None}
+    def __post_init__(self) -> None:
+        self.running = {rank: member for rank, member in self.of_rank.items() if member.end is None}
+
+    def add(self, rank: int, member: Member) -> Member:
+        """Takes in a rank that runs."""
+        self.of_rank[rank] = self.running[rank] = member
+        return member
+
+    def note_end(self, end: Exit) -> None:
+        """Takes in how a rank ended."""
+        self.of_rank[end.rank].end = end
+        self.running.pop(end.rank, None)
 
     @property
     def ended(self) -> dict[int, Exit]:
         """How the others ended."""
         return {rank: member.end for rank, member in sorted(self.of_rank.items()) if member.end is not None}
 
-    def order(self, what: str, content: Any = True, ranks: tuple[int, ...] | None = None) -> None:
+    def order(self, what: str, content: Any = True, ranks: Collection[int] | None = None) -> None:
         """Sends an order to the running ranks, or to some of them."""
-        for rank, member in self.running.items():
-            if ranks is None or rank in ranks:
-                member.channel.send({what: content})
-
-    def part(self) -> None:
-        """Ends the connections to all agents; one that is out of reach hears of it when it is back."""
-        for member in self.of_rank.values():
-            member.channel.hang_up()
+        for rank in list(self.running if ranks is None else ranks):
+            if rank in self.running:
+                self.running[rank].channel.send({what: content})

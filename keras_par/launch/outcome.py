@@ -6,6 +6,7 @@ from keras_par.agent.states import Exit
 from keras_par.cluster.hosts import Place
 from keras_par.launch import verdict
 from keras_par.launch.console import Console
+from keras_par.launch.culprit import first_failure
 from keras_par.launch.engines import Plan
 from keras_par.launch.members import Members
 from keras_par.launch.run_folder import RunFolder
@@ -45,6 +46,13 @@ class Teller:
 
     def __init__(self, plan: Plan, members: Members, folder: RunFolder, console: Console):
         self._plan, self._members, self._folder, self._console = plan, members, folder, console
+
+    def name_failure(self) -> None:
+        """Says who has failed first, while others are still there."""
+        first, left = first_failure(list(self._members.ended.values())), len(self._members.running)
+        if first is not None and left:
+            rest = f"{left} other rank{' has' if left == 1 else 's have'} not ended yet"
+            self._console.say(f"rank {first.rank} {first.how()}; {rest}, and will be ended")
 
     def failure(self, first: Exit) -> Outcome:
         """A rank has failed."""

@@ -1,9 +1,8 @@
-"""Lets agents in, tells each what it runs, and passes on what they say."""
+"""Lets agents in, tells each what it runs, shows their output, and passes on what else they say."""
 
 import math
-import queue
-import threading
 import time
+from collections.abc import Iterable, Iterator
 
 from keras_par.agent import wire
 from keras_par.agent.installed import difference, installed
@@ -14,15 +13,17 @@ from keras_par.launch.engines import Plan
 from keras_par.launch.members import Member, Members
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import Settings
+from keras_par.launch.switchboard import Line, Switchboard
 
 CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
-DOORKEEPERS = 4  # a stranger who connects and says nothing keeps one of them
 REFUSAL_SECONDS = 10.0  # from a host's refusal, for the agents of others to come
+BEATS_A_SECOND = 1000.0  # of all ranks, which else tell their states each second
+LONGEST_BEAT, BEATS_IN_A_HANG = 15.0, 4.0  # seconds; how often a rank is heard before it is said to hang
 RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
 
 
 class Reception:
-    """Where the agents of an attempt arrive.
+    """Where the agents of an attempt arrive and are heard.
 
     Args:
         plan: how it is started.
@@ -35,32 +36,54 @@ class Reception:
     def __init__(self, plan: Plan, settings: Settings, folder: RunFolder, console: Console, members: Members):
         self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
         self._members = members
+        self._switchboard = Switchboard(plan.is_one_host)
+        self._exported = plan.exported
+        self._beat = beat_seconds(len(plan.places), settings.hang_after)
         self._installed = installed()
         self._clocks: set[str] = set()  # hosts whose clocks are off
-        self.messages: queue.Queue[tuple[wire.Channel | int, wire.Message | None]] = queue.Queue()
         self.refusal: tuple[int, str] | None = None  # a rank, and why its host's ranks and this one's are no job
         self._refused = -math.inf  # when
         self.session: str | None = None  # the engine's folder, which one that is killed leaves
 
-    def open(self, door: wire.Door) -> None:
-        """Lets agents in from now on."""
-        for _ in range(DOORKEEPERS):
-            threading.Thread(target=door.admit, args=[self._admit], daemon=True).start()
+    @property
+    def invitation(self) -> str:
+        """By which agents find this and are let in."""
+        return self._switchboard.invitation
 
-    def welcome(self, channel: wire.Channel, hello: wire.Message) -> bool:
+    @property
+    def held(self) -> frozenset[Line]:
+        """The lines of agents that are not heard until there is room for their output."""
+        return self._switchboard.held
+
+    def hear(self, seconds: float) -> Iterator[tuple[Line, wire.Message | None]]:
+        """What agents say next, within so many seconds, each with its line, but output, which is shown.
+
+        The first of a line is its hello, and the last is None, once its agent is gone.
+        """
+        if self._switchboard.held and not self._console.is_full:
+            yield from self._all_but_output(self._switchboard.release())
+        yield from self._all_but_output(self._switchboard.hear(seconds))
+
+    def close(self) -> None:
+        """Ends the connections to all agents."""
+        self._switchboard.close()
+
+    def welcome(self, line: Line, hello: wire.Message) -> bool:
         """Makes an agent's rank a member and tells it what it runs; False if it cannot be one."""
         rank, host = hello["hello"], hello["host"]
         self.session = hello["session"] if self._plan.is_one_host else None
         if self.refusal is None and (fault := self._fault_of(host, hello)) is not None:
             self._refuse(rank, fault)
         if self.refusal is not None:
-            channel.close()
+            line.close()
             return False
-        member = self._members.of_rank[rank] = Member(channel, host, State(rank))
-        if abs(hello["ahead"]) > CLOCK_SECONDS:
-            member.ahead = hello["ahead"]
-            self._note_clock(host, member.ahead)
-        channel.send(
+        line.rank = rank
+        member = self._members.add(rank, Member(line, host, State(rank), beat=self._beat))
+        ahead = seconds_ahead(hello["time"] - time.time(), time.monotonic() - line.began)
+        if abs(ahead) > CLOCK_SECONDS:
+            member.ahead = ahead
+            self._note_clock(host, ahead)
+        line.send(
             {
                 "environment": self._environment(rank),
                 "folder": None if self._folder.path is None else str(self._folder.path),
@@ -68,17 +91,18 @@ class Reception:
                 "merge_stderr": self._settings.merge_stderr,
                 "verbose": self._settings.verbose,
                 "attempt": self._folder.attempt,
+                "beat": self._beat,
             }
         )
         return True
-
-    def _refuse(self, rank: int, fault: str) -> None:
-        self.refusal, self._refused = (rank, fault), time.monotonic()
 
     @property
     def turns_away(self) -> bool:
         """True for a while after a refusal, in which the agents that the engine has started besides may come."""
         return time.monotonic() < self._refused + REFUSAL_SECONDS
+
+    def _refuse(self, rank: int, fault: str) -> None:
+        self.refusal, self._refused = (rank, fault), time.monotonic()
 
     def _fault_of(self, host: str, hello: wire.Message) -> str | None:
         """Why a host cannot take part, one sentence; None if it can."""
@@ -88,27 +112,29 @@ class Reception:
 
     def _environment(self, rank: int) -> dict[str, str]:
         device = self._plan.places[rank].device
-        found = self._plan.exported | self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
+        found = self._exported | self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
         return found if device is None else found | {"DEVICE_ID": device}
 
-    def _admit(self, channel: wire.Channel) -> None:
-        threading.Thread(target=self._listen, args=[channel], daemon=True).start()
-
-    def _listen(self, channel: wire.Channel) -> None:
-        hello = channel.receive()
-        if hello is None:
-            return
-        hello["ahead"] = hello["time"] - time.time()
-        self.messages.put((channel, hello))
-        message: wire.Message | None = hello
-        while message is not None:
-            message = channel.receive()
-            if message is not None and "bar" in message:
-                self._console.bar(hello["hello"], message["output"], message["text"].rstrip(), message["bar"] == "done")
+    def _all_but_output(
+        self, said: Iterable[tuple[Line, wire.Message | None]]
+    ) -> Iterator[tuple[Line, wire.Message | None]]:
+        for line, message in said:
+            if line.rank is None:
+                if message is not None and "hello" in message:
+                    yield line, message
             elif message is not None and "output" in message:
-                self._console.output(hello["hello"], message["output"], message["text"])
+                self._show(line, line.rank, message)
             else:
-                self.messages.put((hello["hello"], message))
+                yield line, message
+
+    def _show(self, line: Line, rank: int, message: wire.Message) -> None:
+        """Shows a rank's output, or lets its agent wait until there is room for it."""
+        if "bar" in message:
+            self._console.bar(rank, message["output"], message["text"].rstrip(), message["bar"] == "done")
+        elif self._console.is_full:
+            self._switchboard.hold(line, message)
+        else:
+            self._console.output(rank, message["output"], message["text"])
 
     def _note_clock(self, host: str, ahead: float) -> None:
         """Says once that a host's clock is off, which times in its logs are by."""
@@ -118,3 +144,18 @@ class Reception:
             text = f"the clock of host {host} is {abs(ahead):.0f} s {how} this host's; times in its logs are its own"
             self._console.say(text)
             self._folder.event("warning", text)
+
+
+def beat_seconds(num_ranks: int, hang_after: float) -> float:
+    """How often each rank tells its state, so that hangs are noticed and the launcher is not kept busy."""
+    return max(1.0, min(num_ranks / BEATS_A_SECOND, hang_after / BEATS_IN_A_HANG, LONGEST_BEAT))
+
+
+def seconds_ahead(least: float, waited: float) -> float:
+    """By how much a clock is ahead at least, if it says so by a message that was under way for up to `waited` seconds.
+
+    Args:
+        least: the seconds if the message took no time.
+        waited: seconds since the message cannot have been sent yet; hellos of thousands of agents wait for each other.
+    """
+    return least if least > 0 else min(0.0, least + waited)

@@ -1,6 +1,5 @@
 """Starts a job's ranks once, watches them through their agents, and ends all of them when one fails or hangs."""
 
-import queue
 import signal
 import time
 
@@ -20,12 +19,16 @@ from keras_par.launch.reception import Reception
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import Settings
 from keras_par.launch.silence import Silence
+from keras_par.launch.switchboard import Line
 from keras_par.launch.watch import Watch
 
 TICK_SECONDS = 0.2
+PAUSE_SECONDS = 5e-6  # for each rank, to hear several at once
+LOOKS = 10_000.0  # at ranks, a second
 GRACE_SECONDS = 6.0  # from a failure, for the others to hear of it and end by themselves
 ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some rank may be saving
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
+NAMED_SECONDS = 3.0  # from a failure, until it is named though other ranks are still there
 CHANGE_SECONDS = 5.0  # from one try to stop all ranks for another world to the next
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
@@ -66,16 +69,17 @@ class Supervisor:
         self._change: str | None = None  # why all ranks stop for another world
         self._next_change = 0.0  # when that may be tried again
         self._deadline: float | None = None  # when ranks that are left are ended, the harder way the next time
-        self._is_terminating = self._has_hung = self._has_lost_engine = False
+        self._ordered: float | None = None  # when they were first told to end
+        self._failed: float | None = None  # when a failure became known that is not named yet
+        self._looked = time.monotonic()  # at all ranks
+        self._has_hung = self._has_lost_engine = False
         self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
         self._silence = Silence(plan, self._members, watch)
         self._lost_at_start: tuple[str, ...] = ()
 
     def run(self) -> Outcome:
         """How it ended, once all ranks and the engine that started them are gone."""
-        door = wire.Door(self._plan.is_one_host)
-        self._reception.open(door)
-        self._engine = self._plan.start(door.invitation)
+        self._engine = self._plan.start(self._reception.invitation)
         try:
             while not self._is_over():
                 self._react()
@@ -83,31 +87,25 @@ class Supervisor:
             self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
         finally:
             self._kill_engine()
-            door.close()
-            self._members.part()
+            self._reception.close()
         return self._conclude(self._engine.close())
 
     def _react(self) -> None:
         """Handles the messages that come within TICK_SECONDS."""
         deadline = time.monotonic() + TICK_SECONDS
-        while (rest := deadline - time.monotonic()) > 0:
-            try:
-                source, message = self._reception.messages.get(timeout=rest)
-            except queue.Empty:
-                return
-            if isinstance(source, wire.Channel):
-                assert message is not None
-                self._welcome(source, message)
-            else:
-                self._hear(source, message)
-            if self._is_over():
-                return
+        while (rest := deadline - time.monotonic()) > 0 and not self._is_over():
+            for line, message in self._reception.hear(rest):
+                if line.rank is not None:
+                    self._hear(line.rank, message)
+                elif message is not None:
+                    self._welcome(line, message)
+            time.sleep(PAUSE_SECONDS * len(self._members.running))
 
-    def _welcome(self, channel: wire.Channel, hello: wire.Message) -> None:
-        if not self._reception.welcome(channel, hello):
+    def _welcome(self, line: Line, hello: wire.Message) -> None:
+        if not self._reception.welcome(line, hello):
             return None if self._is_terminating else self._end_ranks("kill")
         if self._is_terminating:
-            channel.send({"terminate": True})
+            line.send({"terminate": True})
         if self._is_complete:
             self._describe()
 
@@ -117,7 +115,7 @@ class Supervisor:
         if message is None:
             self._note_vanished(rank, member)
         elif "state" in message:
-            member.state = state_of(message["state"])
+            member.state, member.told = state_of(rank, message["state"]), member.heard
             self._account.note_steps(member.state.steps, time.time())
         elif "exit" in message:
             self._note_end(Exit(**message["exit"]).by_clock_ahead(member.ahead))
@@ -153,13 +151,15 @@ class Supervisor:
             self._note_end(Exit(rank, member.host, VANISHED_STATUS, time.time(), has_vanished=True))
 
     def _note_end(self, end: Exit) -> None:
-        self._members.of_rank[end.rank].end = end
+        self._members.note_end(end)
         self._account.note_steps(end.steps, end.time)
         if end.is_failure and self._deadline is None:
+            is_calm = self._ending is not None and (self._change is None or end.is_interrupt)
+            if not is_calm and not end.was_told:
+                self._failed = time.monotonic()
             can_hear = any(member.state.has_joined for member in self._members.of_rank.values())
             since_failure = end.time - (end.failed or end.time)
             grace = max(DEAF_SECONDS, GRACE_SECONDS - since_failure) if can_hear else DEAF_SECONDS
-            is_calm = self._ending is not None and (self._change is None or end.is_interrupt)
             self._deadline = time.monotonic() + (ENDING_SECONDS if is_calm else grace)
 
     def _look_around(self) -> None:
@@ -169,19 +169,28 @@ class Supervisor:
         self._look_for_another_world()
         if self._ending is not None:
             self._ending.decide()
-        self._look_for_silence()
-        is_hang = self._is_complete and self._deadline is None and self._hang_watch.look(self._ends_at_hang)
-        if is_hang and self._ends_at_hang:
-            self._has_hung = self._ending is None
-            self._deadline = time.monotonic()
+        if self._failed is not None and time.monotonic() - self._failed > NAMED_SECONDS:
+            self._failed = None
+            self._teller.name_failure()
+        if time.monotonic() - self._looked >= len(self._members.running) / LOOKS:
+            self._looked = time.monotonic()
+            self._look_at_ranks()
         if self._engine.poll() is not None and self._deadline is None:
             self._has_lost_engine = bool(self._members.running)
             self._deadline = time.monotonic() + END_SECONDS
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._end_ranks("kill" if self._is_terminating else "terminate")
 
+    def _look_at_ranks(self) -> None:
+        """Looks at each rank: which is silent, and which hangs."""
+        self._look_for_silence()
+        is_hang = self._is_complete and self._deadline is None and self._hang_watch.look(self._ends_at_hang)
+        if is_hang and self._ends_at_hang:
+            self._has_hung = self._ending is None
+            self._deadline = time.monotonic()
+
     def _look_for_silence(self) -> None:
-        for rank, member in self._silence.look(self._is_terminating):
+        for rank, member in self._silence.look(self._ordered, self._reception.held):
             self._note_vanished(rank, member)
         if not self._is_complete and not self._is_terminating:
             self._lost_at_start = self._silence.lost_at_start()
@@ -202,7 +211,8 @@ class Supervisor:
             self._ending = Ending(self._members, is_of_user=False)
 
     def _end_ranks(self, how: str) -> None:
-        self._is_terminating = True
+        if self._ordered is None:
+            self._ordered = time.monotonic()
         self._members.order(how)
         self._deadline = time.monotonic() + END_SECONDS
 
@@ -225,6 +235,11 @@ class Supervisor:
         Ranks that have come to it may be saving, however long that takes.
         """
         return self._settings.on_hang == "abort" if self._ending is None else not self._stopped
+
+    @property
+    def _is_terminating(self) -> bool:
+        """True once ranks were told to end."""
+        return self._ordered is not None
 
     @property
     def _is_complete(self) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from keras_par.agent.states import Exit
 from keras_par.launch.culprit import failed_alike
+from keras_par.launch.rank_names import FEW, named
 
 
 def title(first: Exit, ended: Mapping[int, Exit]) -> str:
@@ -18,7 +19,12 @@ def title(first: Exit, ended: Mapping[int, Exit]) -> str:
 def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
     """What is known about the first failure, and what became of the others."""
     early = left_early(first, ended)
-    found = [f"Rank {rank} ended with status 0 while others went on: all ranks must do the same." for rank in early]
+    found = []
+    if early:
+        who = named(early)
+        found.append(
+            f"{who[:1].upper()}{who[1:]} ended with status 0 while others went on: all ranks must do the same."
+        )
     found.append(f"Rank {first.rank} on host {first.host} {first.how()}{where(first)}.")
     if first.error:
         found.append(f"Error: {first.error}")
@@ -29,9 +35,9 @@ def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
     if (advice := what_to_do(first)) is not None:
         found.append(advice)
     is_common = failed_alike(list(ended.values()))
-    others = [] if is_common else [f"rank {rank} {other(end)}" for rank, end in ended.items() if rank != first.rank]
+    others = {} if is_common else {rank: end for rank, end in ended.items() if rank != first.rank}
     if others:
-        found.append(f"Then {', '.join(others)}.")
+        found.append(f"Then {', '.join(fates(others))}.")
     if first.log:
         found.append(f"Its log: {first.log}")
     return found
@@ -43,6 +49,20 @@ def left_early(first: Exit, ended: Mapping[int, Exit]) -> list[int]:
     Such a rank may stay for a moment to tell the others, so the times of their ends say nothing.
     """
     return [rank for rank, end in ended.items() if first.is_consequence and end.status == 0]
+
+
+def fates(ended: Mapping[int, Exit]) -> list[str]:
+    """How ranks ended; those of many ranks that ended alike together."""
+    if len(ended) <= FEW:
+        return [f"rank {rank} {other(end)}" for rank, end in ended.items()]
+    alike: dict[str, list[int]] = {}
+    for rank, end in ended.items():
+        alike.setdefault(other(end), []).append(rank)
+    return [f"{named(ranks)} {words if len(ranks) == 1 else of_many(words)}" for words, ranks in alike.items()]
+
+
+def of_many(words: str) -> str:
+    return f"were {words.removeprefix('was ')}" if words.startswith("was ") else words
 
 
 def where(end: Exit) -> str:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def write_page(folder: Path, output: Path) -> Path:
-    """Writes the page of the run in `folder` to `output` and returns that.
+    """Writes the page of the run in `folder` to `output` and returns that; beside it a table, if it has not all ranks.
 
     Raises:
         ReportError: the extra `report` is not installed, `folder` holds no run, or `output` cannot be written.
@@ -48,7 +48,7 @@ def write_page(folder: Path, output: Path) -> Path:
         raise ReportError(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: pip install {' '.join(missing)}"
         )
-    from keras_par.report import page, run_folder
+    from keras_par.report import many, page, run_folder
 
     if not folder.is_dir():
         raise ReportError(f"there is no folder '{folder}': give the one that the run had as --log-dir.")
@@ -58,9 +58,12 @@ def write_page(folder: Path, output: Path) -> Path:
         raise ReportError(f"'{folder}' cannot be read ({error.strerror}).") from error
     if not is_run:
         raise ReportError(f"'{folder}' holds no run: it has no run.json, no events.jsonl and no rank.0.")
-    text = page.render(run_folder.read(folder))
+    run, table = run_folder.read(folder), output.with_suffix(".ranks.csv")
+    text = page.render(run, table.name)
     try:
         output.write_text(text, encoding="utf-8")
+        if many.is_many(run):
+            many.write_table(run, table)
     except OSError as error:
         raise ReportError(f"'{output}' cannot be written ({error.strerror}): name another file by -o.") from error
     return output

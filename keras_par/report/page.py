@@ -10,8 +10,8 @@ from keras_par.report.run_folder import Run
 from keras_par.report.sections import sections
 
 
-def render(run: Run) -> str:
-    """The whole page as HTML."""
+def render(run: Run, table: str = "ranks.csv") -> str:
+    """The whole page as HTML; `table` is the name of the file beside it that has all ranks, where the page has not."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -26,7 +26,7 @@ def render(run: Run) -> str:
         culprit=head.culprit(run),
         facts=head.facts(run),
         cards=head.cards(run),
-        sections=sections(run),
+        sections=sections(run, table),
         events=events.rows(run),
         num_events=len(events.noted(run)),
         timeline=events.timeline(run) if events.noted(run) else None,

@@ -8,7 +8,8 @@ from keras_par.base.heartbeat import NUM_BUCKETS
 from keras_par.report import fields
 
 PHASES = ("script", "data", "forward-backward", "reduce", "callback")
-MOST_SAMPLES = 1000
+MOST_SAMPLES, FEWEST_SAMPLES = 1000, 30  # that are kept of one rank
+MOST_OF_ALL = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Sample:
 class Progress:
     """What one rank noted, over all attempts."""
 
+    most_samples: int = MOST_SAMPLES
     samples: list[Sample] = field(default_factory=list)
     last: dict[int, Sample] = field(default_factory=dict)  # of each attempt
     peak_rss: int = 0  # bytes
@@ -39,7 +41,7 @@ class Progress:
         if self._seen % self._stride == 0:
             self.samples.append(sample)
         self._seen += 1
-        if len(self.samples) > MOST_SAMPLES:
+        if len(self.samples) > self.most_samples:
             self.samples, self._stride = self.samples[::2], 2 * self._stride
         self.last[sample.attempt] = sample
         self._step_times[sample.attempt] = step_times
@@ -64,6 +66,11 @@ class Progress:
     def step_times(self) -> Counter[int]:
         """Histogram of step times in all attempts."""
         return sum((Counter(histogram) for histogram in self._step_times.values()), Counter())
+
+
+def most_samples(num_ranks: int) -> int:
+    """How many samples of each rank are kept, so that those of all fit into memory."""
+    return min(max(MOST_OF_ALL // max(num_ranks, 1), FEWEST_SAMPLES), MOST_SAMPLES)
 
 
 def parse_sample(line: dict[str, Any]) -> tuple[Sample, dict[int, int]]:

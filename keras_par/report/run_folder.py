@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_par.report import fields
 from keras_par.report.lines import UNREADABLE, read_lines
-from keras_par.report.progress import Progress, parse_sample
+from keras_par.report.progress import Progress, most_samples, parse_sample
 
 MOST_RANKS = 100_000
 VERSIONS = ("tensorflow", "keras", "horovod")  # that ranks tell of
@@ -73,13 +73,14 @@ def read(folder: Path) -> Run:
     read_description(run, folder / "run.json")
     run.events = list(read_lines(folder / "events.jsonl", "events.jsonl", parse_event, run.notes))
     epochs: dict[tuple[int, int], EpochLogs] = {}
-    for rank, path in rank_folders(folder).items():
+    folders = rank_folders(folder)
+    for rank, path in folders.items():
         run.num_ranks = max(run.num_ranks, rank + 1)
         for epoch in read_lines(path / "epochs.jsonl", f"{path.name}/epochs.jsonl", parse_epoch, run.notes):
             epochs.setdefault((epoch.attempt, epoch.steps), epoch)  # equal on all ranks, but a kill may cut one's
         for about in read_lines(path / "about.jsonl", f"{path.name}/about.jsonl", parse_about, run.notes):
             add_about(run, about)
-        progress = Progress()
+        progress = Progress(most_samples(len(folders)))
         for sample in read_lines(path / "progress.jsonl", f"{path.name}/progress.jsonl", parse_sample, run.notes):
             progress.add(*sample)
         if progress.last:

@@ -1,37 +1,20 @@
 """The sections of the page: each has charts and a table, or says what is missing for them."""
 
-from keras_par.report import bars, measures, metric_charts, time_charts, words, worlds
+from keras_par.report import bars, many, measures, metric_charts, time_charts, words, worlds
 from keras_par.report.parts import Bar, Section, Table
-from keras_par.report.progress import PHASES, Progress
+from keras_par.report.progress import PHASES
 from keras_par.report.run_folder import Run
 
-MOST_METRICS, MOST_RANKS = 13, 64
+MOST_METRICS = 13
 COMMUNICATION_STRETCHES, SHORTEST_STRETCH = 100, 5.0  # seconds
 
 
-def sections(run: Run) -> list[Section]:
-    """All sections but the events, in the order of the page."""
+def sections(run: Run, table: str) -> list[Section]:
+    """All sections but the events, in the order of the page; `table` is the name of the file that has all ranks."""
+    of_all = many.of_all(run, table)
     several = [worlds.section(run)] if len(worlds.worlds(run)) > 1 else []
-    return [*several, losses(run), step_times(run), phases(run), ranking(run), communication(run), memory(run)]
-
-
-def shown(run: Run) -> dict[int, Progress]:
-    """The ranks of tables and bars: all, or of very many the slowest."""
-    if len(run.progress) <= MOST_RANKS:
-        return run.progress
-    slowest = [time.rank for time in measures.ranking(run)[:MOST_RANKS]]
-    return {rank: run.progress[rank] for rank in sorted(slowest or list(run.progress)[:MOST_RANKS])}
-
-
-def of_all(run: Run) -> str:
-    """Says that not all ranks are shown, or that some noted nothing."""
-    known = len(run.progress)
-    sentences = [f" Of {known:,} ranks the {MOST_RANKS} slowest are shown."] if known > MOST_RANKS else []
-    silent = [rank for rank in range(run.num_ranks) if rank not in run.progress]
-    if known and silent:
-        names = ", ".join(map(str, silent[:12])) + (", ..." if silent[12:] else "")
-        sentences.append(f" {'Rank' if len(silent) == 1 else 'Ranks'} {names} noted no progress.")
-    return "".join(sentences)
+    by_rank = [section(run, of_all) for section in (step_times, phases, ranking)]
+    return [*several, losses(run), *by_rank, communication(run), memory(run)]
 
 
 def losses(run: Run) -> Section:
@@ -50,12 +33,12 @@ def losses(run: Run) -> Section:
     )
 
 
-def step_times(run: Run) -> Section:
+def step_times(run: Run, of_all: str) -> Section:
     """How long steps took, by rank."""
-    ranks = {rank: times for rank, progress in shown(run).items() if (times := progress.step_times)}
+    ranks = {rank: times for rank, progress in many.shown(run).items() if (times := progress.step_times)}
     lead = (
         "From the beginning of one training step to that of the next, counted in buckets that are 19 % wide. "
-        "The first step of an attempt, in which TensorFlow traces the graph, is among them." + of_all(run)
+        "The first step of an attempt, in which TensorFlow traces the graph, is among them." + of_all
     )
     if not ranks:
         return Section(
@@ -74,14 +57,14 @@ def step_times(run: Run) -> Section:
     return Section("step-times", "Step times", lead, [bars.step_times_chart(ranks)], table=table)
 
 
-def phases(run: Run) -> Section:
+def phases(run: Run, of_all: str) -> Section:
     """What the ranks spent their time on."""
     lead = (
         "script: outside of fit, evaluate and predict. callback: Python within them, between steps. What a step does "
         "inside TensorFlow (data, forward-backward, reduce) is looked up ten times a second, the rest is timed."
-        + of_all(run)
+        + of_all
     )
-    ranks = {rank: progress for rank, progress in shown(run).items() if sum(progress.seconds.values())}
+    ranks = {rank: progress for rank, progress in many.shown(run).items() if sum(progress.seconds.values())}
     if not ranks:
         return Section("phases", "Time by phase", lead, missing="No rank noted how it spent its time.")
     rows = []
@@ -98,26 +81,26 @@ def phases(run: Run) -> Section:
     )
 
 
-def ranking(run: Run) -> Section:
+def ranking(run: Run, of_all: str) -> Section:
     """Which rank the others wait for."""
     lead = (
         "A rank's own time per step: its data, forward-backward and callback time, divided by its training steps. "
-        "Reduce is left out, since in it every rank waits for the slowest one." + of_all(run)
+        "Reduce is left out, since in it every rank waits for the slowest one." + of_all
     )
-    ranks = measures.ranking(run)[:MOST_RANKS]
+    ranks, shown = measures.ranking(run), many.shown(run)
     if not ranks:
         return Section("ranking", "Slow ranks", lead, missing="No rank finished a step, so none can be called slow.")
     longest, fastest = ranks[0].total or 1.0, ranks[-1].total
     rows: list[list[str | Bar]] = []
-    for time in ranks:
+    for time in (each for each in ranks if each.rank in shown):
         bar = Bar([(phase, 100 * time.seconds[phase] / longest) for phase in measures.OWN])
         more = f"+{words.percent(time.total / fastest - 1)}" if time is not ranks[-1] and fastest else "fastest"
         parts = [words.step_time(time.seconds[phase]) for phase in measures.OWN]
         rows.append([str(time.rank), run.hosts.get(time.rank, ""), bar, words.step_time(time.total), more, *parts])
     columns = ("rank", "host", "", "own time per step", "against the fastest", *measures.OWN)
-    return Section(
-        "ranking", "Slow ranks", lead, legend=[(phase, phase) for phase in measures.OWN], table=Table(columns, rows)
-    )
+    charts = [many.spread_chart(ranks)] if many.is_many(run) else []
+    legend = [(phase, phase) for phase in measures.OWN]
+    return Section("ranking", "Slow ranks", lead, charts, legend, table=Table(columns, rows))
 
 
 def communication(run: Run) -> Section:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from matplotlib.axes import Axes
 
-from keras_par.report import measures, words
+from keras_par.report import many, measures, words
 from keras_par.report.curves import POINTS, WIDE, Curve, mark_restarts, plot
 from keras_par.report.progress import Progress
 from keras_par.report.run_folder import Run
@@ -14,7 +14,8 @@ from keras_par.report.svg import Chart, colour, draw
 def time_chart(run: Run, name: str, title: str, curves: dict[int, Curve], unit: Callable[[float], str]) -> Chart | None:
     """A chart of one curve a rank, over (unix seconds, value); None if there is nothing to draw.
 
-    With more than six ranks the one with the highest and the one with the lowest mean are told from the others.
+    With more than six ranks the one with the highest and the one with the lowest mean are told from the others, which
+    are a band where they are very many.
     """
     curves = {rank: curve for rank, curve in curves.items() if any(curve)}
     if not curves:
@@ -25,10 +26,13 @@ def time_chart(run: Run, name: str, title: str, curves: dict[int, Curve], unit: 
     restarts = [(time - begin) / divisor for time in measures.restart_times(run)]
 
     def paint(axes: Axes) -> None:
-        for rank in sorted(curves, key=lambda rank: styles[rank][1]):
+        placed = {rank: placed_in(curve, begin, divisor) for rank, curve in curves.items()}
+        if len(curves) > many.MOST_RANKS:
+            many.paint_band(axes, list(placed.values()))
+            placed = {rank: curve for rank, curve in placed.items() if styles[rank][0] != "faint"}
+        for rank in sorted(placed, key=lambda rank: styles[rank][1]):
             name, width = styles[rank]
-            pieces = [[((time - begin) / divisor, value) for time, value in piece] for piece in curves[rank]]
-            plot(axes, pieces, POINTS // len(curves), color=colour(name), linewidth=width)
+            plot(axes, placed[rank], POINTS // len(placed), color=colour(name), linewidth=width)
         mark_restarts(axes, restarts)
         axes.set_xlim(0, (end - begin) / divisor or 1)
         axes.set_ylim(bottom=0)
@@ -48,7 +52,13 @@ def rank_styles(curves: dict[int, Curve]) -> tuple[dict[int, tuple[str, float]],
     high, low = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     styles = dict.fromkeys(curves, ("faint", 0.9)) | {high: ("rank-1", 1.8), low: ("rank-0", 1.8)}
     legend = [(f"rank {high}, the highest", "rank-1"), (f"rank {low}, the lowest", "rank-0")]
-    return styles, [*legend, (f"the other {len(curves) - 2}", "faint")]
+    how = "from the lowest to the highest of all" if len(curves) > many.MOST_RANKS else f"the other {len(curves) - 2}"
+    return styles, [*legend, (how, "faint")]
+
+
+def placed_in(curve: Curve, begin: float, divisor: float) -> Curve:
+    """A curve over unix seconds as one over the chart's time."""
+    return [[((time - begin) / divisor, value) for time, value in piece] for piece in curve]
 
 
 def mean(curve: Curve) -> float:
