@@ -87,11 +87,12 @@ class Agent:
         self._failure: wire.Message = {}
         self._held = ""  # what stderr got after an error that another rank shows, too
         self._was_told = self._is_alone = False  # the launcher has ended the program; is gone
+        self._is_dismissed = self._ends_engine = False
         self._state, self._beats = State(rank), Beats(job["beat"])
         self._kills_before = num_kills_for_memory()
 
     def run(self) -> None:
-        """Starts the program, and returns when it and all it has started are gone."""
+        """Starts the program; returns when it and all it has started are gone, and the launcher lets the agent go."""
         wake_up, _writer = sockets_of_signals()
         try:
             self._process = RankProcess(
@@ -114,9 +115,12 @@ class Agent:
         self._drain()
         self._process.kill()
         leftovers.remove_segment(os.environ)
-        if self._is_alone:
-            leftovers.end_engine(os.environ)
         self._report_end()
+        self._timers.clear()
+        while not self._is_alone and not self._is_dismissed:
+            self._wait(None)
+        if self._ends_engine:
+            leftovers.end_engine(os.environ)
 
     def _watch(self, file, name: str, react: Callable[[str, str, bytes], None]) -> Callable[[], bool]:
         """Passes whole lines of a pipe to `react`, and parts of lines that nothing follows for a while.
@@ -228,7 +232,7 @@ class Agent:
         order = self._channel.receive()
         if order is None:  # the launcher is gone
             self._selector.unregister(self._channel)
-            self._is_alone = True
+            self._is_alone = self._ends_engine = True
             self._terminate()
         elif "look" in order:
             self._channel.send({"state": brief(self._process.state(self._rank))})
@@ -244,6 +248,8 @@ class Agent:
             self._process.send_signal(order["signal"])
         elif "terminate" in order:
             self._terminate()
+        elif "dismiss" in order:
+            self._is_dismissed, self._ends_engine = True, order["dismiss"]["ends_engine"]
         elif "kill" in order:
             self._was_told = True
             self._beats.hasten(LOOK_SECONDS)

@@ -76,3 +76,8 @@ class Members:
         for rank in list(self.running if ranks is None else ranks):
             if rank in self.running:
                 self.running[rank].channel.send({what: content})
+
+    def dismiss(self, ends_engine: bool) -> None:
+        """Lets all agents go, and has them end what started them, which sleeps for a while where ranks were killed."""
+        for member in self.of_rank.values():
+            member.channel.send({"dismiss": {"ends_engine": ends_engine}})

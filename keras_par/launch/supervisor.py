@@ -84,6 +84,7 @@ class Supervisor:
             while not self._is_over():
                 self._react()
                 self._look_around()
+            self._members.dismiss(ends_engine=any(end.is_failure for end in self._members.ended.values()))
             self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
         finally:
             self._kill_engine()
