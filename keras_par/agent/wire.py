@@ -15,6 +15,7 @@ LENGTH_BYTES = 4  # before each message
 MOST_BYTES = 2**28  # of a message; what says more is none
 NONCE_BYTES, PROOF_BYTES = 16, 32
 CONNECT_SECONDS = (5.0, 20.0)  # that the launcher has to answer, the first time and when it may be greeting thousands
+SILENCE_SECONDS = 60.0  # after which the host at the other end is gone
 
 Message = dict[str, Any]
 
@@ -156,6 +157,7 @@ def greeted(connection: socket.socket, key: str) -> socket.socket:
         if not hmac.compare_digest(received(connection, PROOF_BYTES), proof(key, "launcher", own, challenge)):
             raise OSError("another program answers there")
         connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_SECONDS * 1000))
         return connection
     except BaseException:
         connection.close()

@@ -4,11 +4,11 @@ import math
 import time
 from collections.abc import Collection, Iterator
 
+from keras_par.agent.wire import SILENCE_SECONDS
 from keras_par.launch.engines import Plan
 from keras_par.launch.members import Member, Members, Speaker
 from keras_par.launch.watch import Watch
 
-SILENCE_SECONDS = 60.0  # of an agent, which else speaks with each beat: its host is gone
 DEAD_SECONDS = 6.0  # the same, when ranks are being ended, whose agents speak each second
 DOUBT_SECONDS = 7.0  # from a beat that has not come, until ssh is asked
 START_SECONDS = 15.0  # for agents to start, until ssh is asked if their hosts are there
