@@ -459,7 +459,7 @@ def test_the_exposed_part_of_the_shorter_time_is_added_to_the_longer_one():
 def test_calibrate_needs_two_ranks(tmp_path):
     command = [str(scripts() / "keras-par"), "calibrate", "-np", "1", "--write", str(tmp_path / "machine.toml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "is not 2 or more ranks" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "is not a whole number of at least 2" in done.stderr
 
 
 def test_calibrate_measures_what_costs_are_made_of(tmp_path):

@@ -5,6 +5,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from keras_par.base.arguments import several
+
 
 def add_parser(commands) -> None:
     """Adds the sub-command `doctor` to the argparse sub-parsers `commands`."""
@@ -22,17 +24,6 @@ def add_parser(commands) -> None:
     parser.add_argument("--engine", choices=("mpi", "gloo"), help="look at one engine alone (all that are built)")
     parser.add_argument("--no-self-test", dest="self_test", action="store_false", help="leave out the self-test")
     parser.set_defaults(run=run)
-
-
-def several(text: str) -> int:
-    """A number of ranks that can test something.
-
-    Raises:
-        argparse.ArgumentTypeError: it is not a whole number of at least 2.
-    """
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 2")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

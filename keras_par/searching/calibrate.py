@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from keras_par.base.arguments import several
 from keras_par.plan.machine import read_machine, typical
 from keras_par.searching.known_machines import measured_here
 
@@ -25,13 +26,6 @@ def add_parser(commands) -> None:
     parser.add_argument("-np", type=several, default=2, metavar="N", help="ranks that a full host has (%(default)s)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="default: machine.toml in the cache folder")
     parser.set_defaults(run=run)
-
-
-def several(text: str) -> int:
-    """A number of ranks that send to each other."""
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 2 or more ranks, which send to each other")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
