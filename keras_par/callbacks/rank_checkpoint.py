@@ -31,9 +31,9 @@ class RankCheckpoint(Callback):
         with kp.DataParallel().scope():
             model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
             model.compile("adam", "mse")
-        checkpoint = kp.callbacks.RankCheckpoint("ckpt", every=3)
+        checkpoint = kp.callbacks.RankCheckpoint("ckpt")
         model.fit(np.ones((100, 8)), np.ones((100, 1)), batch_size=20, epochs=2, callbacks=[checkpoint])
-        [path.name for path in checkpoint.checkpoints()]  # -> ['CKP-1_3.json', 'CKP-2_1.json', 'CKP-2_4.json']
+        [path.name for path in checkpoint.checkpoints()]  # -> ['CKP-1_5.json', 'CKP-2_5.json']
         ```
 
     `kp.callbacks.Resume` goes on from it, on any number of ranks; `kp.load_checkpoint` reads it into a model. Rank 0's
