@@ -1,10 +1,12 @@
 """Loses random hosts and ranks at random moments of jobs, each of which must end with the weights of one left alone.
 
 The hosts are network namespaces with OpenSSH servers, which only root may make. The first, on which the launcher is, is
-never lost. A host that is lost comes back after some seconds.
+never lost. A host that is lost comes back after some seconds. A job suffers several losses, one after another, also
+while it is about to go on after the one before.
 """
 
 import argparse
+import contextlib
 import json
 import random
 import tempfile
@@ -13,6 +15,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 from tests import worlds
 from tests.hosts import jobs
 from tests.hosts.namespaces import Hosts, hosts
@@ -20,21 +24,40 @@ from tests.hosts.openssh import servers
 from tests.launcher import Job, events, of_kind
 
 NAMES = ("kp-loss-0", "kp-loss-1", "kp-loss-2")
-EARLIEST, LATEST = 2.0, 22.0  # seconds from a job's start to the loss
+EARLIEST, LATEST = 2.0, 22.0  # seconds from a job's start, or from the loss before, to a loss
 SHORTEST, LONGEST = 1.0, 30.0  # that a host is away
-MOST_SECONDS = 300
+MOST_SECONDS = 600
+SAME, EQUAL = "same bits", "equal"
 
 
 @dataclass
 class Loss:
+    """Of a rank or a host.
+
+    Args:
+        what: "rank" or "host".
+        after: seconds from the job's start, or from the end of the loss before.
+        away: seconds that a host is away.
+        has_happened: False if the job had ended, or no rank had started.
+    """
+
+    what: str
+    after: float
+    away: float
+    has_happened: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.after:.0f}" + (f"+{self.away:.0f}" if self.away else "")
+
+
+@dataclass
+class Trial:
     """One job, and what it lost.
 
     Args:
         num_hosts: of the job.
         ranks_of_host: on each.
-        what: "rank" or "host".
-        after: seconds from the job's start.
-        away: seconds that a host is away.
+        losses: in their order.
         worlds: ranks of each world.
         steps_lost: that were done again.
         ettr: share of the time in which steps were done that counted.
@@ -45,9 +68,7 @@ class Loss:
 
     num_hosts: int
     ranks_of_host: int
-    what: str
-    after: float
-    away: float
+    losses: list[Loss]
     worlds: str = ""
     steps_lost: int = 0
     ettr: float = 0.0
@@ -55,132 +76,151 @@ class Loss:
     ended: str = ""
     orphans: int = 0
 
+    @property
+    def happened(self) -> list[Loss]:
+        """The losses that there were."""
+        return [loss for loss in self.losses if loss.has_happened]
+
+    @property
+    def is_well(self) -> bool:
+        """True if it ended as a job without a loss, and left nothing."""
+        return self.ended in (SAME, EQUAL) and not self.orphans
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=100, help="losses (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=8, help="of each job, of 40 steps each (%(default)s)")
+    parser.add_argument("--count", type=int, default=100, help="losses of all jobs (%(default)s)")
+    parser.add_argument("--losses", type=int, default=4, help="of a job, at most (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=30, help="of each job, of 40 steps each (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the losses (%(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file, after each job")
     args = parser.parse_args()
-    chance, found = random.Random(args.seed), []
+    chance, trials = random.Random(args.seed), []
     with hosts(*NAMES) as all_three, servers(all_three):
         expected = {}
-        for number in range(args.count):
-            loss = drawn(chance)
-            key = loss.num_hosts, loss.ranks_of_host
+        while (count := sum(len(trial.happened) for trial in trials)) < args.count:
+            trial = drawn(chance, args.losses)
+            key = trial.num_hosts, trial.ranks_of_host
             if key not in expected:
-                expected[key] = undisturbed(all_three, loss, args.epochs)
-            suffer(all_three, loss, expected[key], args.epochs, chance)
-            found.append(loss)
-            print(f"{number + 1} of {args.count}: {asdict(loss)}", flush=True)
+                expected[key] = undisturbed(all_three, trial, args.epochs)
+            suffer(all_three, trial, expected[key], args.epochs, chance)
+            trials.append(trial)
+            print(f"after {count} losses: {asdict(trial)}", flush=True)
             if args.json:
-                args.json.write_text(json.dumps([asdict(each) for each in found], indent=1))
-    show(found)
+                args.json.write_text(json.dumps([asdict(each) for each in trials], indent=1))
+    show(trials)
+    if not all(trial.is_well for trial in trials):
+        raise SystemExit(1)
 
 
-def drawn(chance: random.Random) -> Loss:
+def drawn(chance: random.Random, num_losses: int) -> Trial:
     """A job, and what happens to it when."""
-    what = chance.choice(("rank", "host"))
-    away = round(chance.uniform(SHORTEST, LONGEST), 1) if what == "host" else 0.0
-    return Loss(chance.choice((2, 3)), chance.choice((1, 2)), what, round(chance.uniform(EARLIEST, LATEST), 1), away)
+    losses = []
+    for _ in range(num_losses):
+        what = chance.choice(("rank", "host"))
+        away = round(chance.uniform(SHORTEST, LONGEST), 1) if what == "host" else 0.0
+        losses.append(Loss(what, round(chance.uniform(EARLIEST, LATEST), 1), away))
+    return Trial(chance.choice((2, 3)), chance.choice((1, 2)), losses)
 
 
-def options(loss: Loss) -> list:
+def options(trial: Trial) -> list:
     """Those of `keras-par run`."""
-    return ["-H", ",".join(f"{name}:{loss.ranks_of_host}" for name in NAMES[: loss.num_hosts])]
+    return ["-H", ",".join(f"{name}:{trial.ranks_of_host}" for name in NAMES[: trial.num_hosts])]
 
 
-def undisturbed(all_three: Hosts, loss: Loss, num_epochs: int):
+def undisturbed(all_three: Hosts, trial: Trial, num_epochs: int):
     """The last weights of the same job without a loss."""
     with tempfile.TemporaryDirectory(prefix="kp-loss-") as folder:
-        job = jobs.start(all_three, *options(loss), *worlds.arguments(Path(folder), num_epochs, checkpoints=False))
+        job = jobs.start(all_three, *options(trial), *worlds.arguments(Path(folder), num_epochs, checkpoints=False))
         ended = job.wait(MOST_SECONDS)
         if ended.status:
             raise RuntimeError(f"the job without a loss failed: {ended.stderr}")
         return worlds.weights(Path(folder))
 
 
-def suffer(all_three: Hosts, loss: Loss, expected, num_epochs: int, chance: random.Random) -> None:
+def suffer(all_three: Hosts, trial: Trial, expected, num_epochs: int, chance: random.Random) -> None:
     """Runs a job that loses something, and notes how it ended."""
     residents = jobs.Residents(all_three)
     with tempfile.TemporaryDirectory(prefix="kp-loss-") as name:
         folder = Path(name)
-        elastic = ["--min-np", loss.ranks_of_host, "--max-restarts", 3, "--log-dir", folder / "out", "--tee"]
+        elastic = ["--min-np", trial.ranks_of_host, "--max-restarts", 3 * len(trial.losses)]
+        logs = ["--log-dir", folder / "out", "--tee"]
         began = time.monotonic()
-        job = jobs.start(all_three, *options(loss), *elastic, *worlds.arguments(folder, num_epochs))
-        thread = threading.Thread(target=strike, args=[all_three, loss, job, residents, chance])
+        job = jobs.start(all_three, *options(trial), *elastic, *logs, *worlds.arguments(folder, num_epochs))
+        thread = threading.Thread(target=strike, args=[all_three, trial, job, residents, chance])
         thread.start()
         try:
             ended = job.wait(MOST_SECONDS, leaves_nothing=False)
-            loss.seconds = round(time.monotonic() - began, 1)
-            loss.ended = f"status {ended.status}" if ended.status else judged(worlds.weights(folder), expected)
-            note(loss, folder / "out", loss.seconds)
+            trial.seconds = round(time.monotonic() - began, 1)
+            trial.ended = f"status {ended.status}" if ended.status else judged(worlds.weights(folder), expected)
+            note(trial, folder / "out", trial.seconds)
         except AssertionError as error:
-            loss.ended = str(error).splitlines()[0]
+            trial.ended = str(error).splitlines()[0]
         thread.join()
-        left = residents.left(60)
-        loss.orphans = len(left)
+        trial.orphans = len(residents.left(60))
         for host in NAMES:
             all_three.end(host, residents.of(host))
 
 
-def strike(all_three: Hosts, loss: Loss, job: Job, residents: jobs.Residents, chance: random.Random) -> None:
-    """Lets a loss happen, if the job still runs then."""
-    time.sleep(loss.after)
-    if job.process.poll() is not None:
-        loss.what += ", too late"
-    elif loss.what == "rank":
-        victims = worlds.ranks(job)
-        if victims:
-            chance.choice(victims).kill()
-        else:
-            loss.what += ", before any"
-    else:
-        host = chance.choice(NAMES[1 : loss.num_hosts])
-        all_three.lose(host, kept=residents.of(host))
-        time.sleep(loss.away)
-        all_three.plug(host)
+def strike(all_three: Hosts, trial: Trial, job: Job, residents: jobs.Residents, chance: random.Random) -> None:
+    """Lets the losses happen, as long as the job runs."""
+    for loss in trial.losses:
+        time.sleep(loss.after)
+        if job.process.poll() is not None:
+            return
+        if loss.what == "host":
+            host = chance.choice(NAMES[1 : trial.num_hosts])
+            all_three.lose(host, kept=residents.of(host))
+            time.sleep(loss.away)
+            all_three.plug(host)
+            loss.has_happened = True
+        elif victims := worlds.ranks(job):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                chance.choice(victims).kill()
+                loss.has_happened = True
 
 
 def judged(ours, theirs) -> str:
     """How the last weights compare with those of the job without a loss."""
     if worlds.are_equal(ours, theirs):
-        return "same bits"
+        return SAME
     distance = worlds.distance(ours, theirs)
-    return "equal" if distance < worlds.TOLERANCE else f"weights differ by {distance:.1e}"
+    return EQUAL if distance < worlds.TOLERANCE else f"weights differ by {distance:.1e}"
 
 
-def note(loss: Loss, folder: Path, seconds: float) -> None:
+def note(trial: Trial, folder: Path, seconds: float) -> None:
     """Takes the figures from the run's folder."""
     [end] = of_kind(folder, "end")
-    loss.worlds = ", ".join(str(event["num_ranks"]) for event in events(folder) if event["event"] == "world")
-    loss.steps_lost = end["steps_lost"]
-    loss.ettr = round(sum(end["counted"].values()) / seconds, 3)
+    trial.worlds = ", ".join(str(event["num_ranks"]) for event in events(folder) if event["event"] == "world")
+    trial.steps_lost = end["steps_lost"]
+    trial.ettr = round(sum(end["counted"].values()) / seconds, 3)
 
 
-def show(found: list[Loss]) -> None:
+def show(trials: list[Trial]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    columns = ("hosts x ranks", "lost", "after s", "away s", "worlds", "steps lost", "ETTR", "s", "ended", "orphans")
+    columns = ("hosts x ranks", "lost after s + away s", "worlds", "steps lost", "ETTR", "s", "ended", "orphans")
     table = Table(*columns)
-    for loss in found:
+    for trial in trials:
         table.add_row(
-            f"{loss.num_hosts} x {loss.ranks_of_host}",
-            loss.what,
-            f"{loss.after}",
-            f"{loss.away}" if loss.away else "",
-            loss.worlds,
-            f"{loss.steps_lost}",
-            f"{100 * loss.ettr:.0f} %",
-            f"{loss.seconds:.0f}",
-            loss.ended,
-            f"{loss.orphans}",
+            f"{trial.num_hosts} x {trial.ranks_of_host}",
+            ", ".join(map(str, trial.happened)),
+            trial.worlds,
+            f"{trial.steps_lost}",
+            f"{100 * trial.ettr:.0f} %",
+            f"{trial.seconds:.0f}",
+            trial.ended,
+            f"{trial.orphans}",
         )
-    Console(width=120).print(table)
-    well = sum(loss.ended in ("same bits", "equal") for loss in found)
-    print(f"{well} of {len(found)} ended as without a loss; {sum(loss.orphans for loss in found)} processes were left")
+    Console(width=150).print(table)
+    losses = sum(len(trial.happened) for trial in trials)
+    well = sum(trial.is_well for trial in trials)
+    print(
+        f"{losses} losses; {well} of {len(trials)} jobs ended as without a loss; "
+        f"{sum(trial.steps_lost for trial in trials) / max(losses, 1):.1f} steps lost each; "
+        f"{sum(trial.orphans for trial in trials)} processes were left"
+    )
 
 
 if __name__ == "__main__":
