@@ -1,5 +1,6 @@
 """Jobs of very many ranks: the launcher hears simulated agents, and what is done for each rank does not grow."""
 
+import contextlib
 import cProfile
 import json
 import pstats
@@ -277,6 +278,22 @@ def test_an_agent_talks_to_nobody_who_does_not_know_the_key():
         wire.first_to_answer([door.getsockname()], "key")
     thread.join()
     door.close()
+
+
+def test_a_launcher_that_does_not_read_is_not_lost(monkeypatch):
+    """What a rank prints fills the connection while its user pages through it; the host still answers."""
+    monkeypatch.setattr(wire, "SILENCE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as own:
+        theirs, _ = door.accept()
+        own.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                own.send(bytes(1 << 16))
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            assert not wire.Channel(own).is_lost
+            time.sleep(0.01)
+        theirs.close()
 
 
 def test_what_is_held_comes_later_in_its_order():

@@ -118,7 +118,8 @@ class Agent:
         self._report_end()
         self._timers.clear()
         while not self._is_alone and not self._is_dismissed:
-            self._wait(None)
+            self._wait(LOOK_SECONDS)
+            self._look_for_launcher()
         if self._ends_engine:
             leftovers.end_engine(os.environ)
 
@@ -175,6 +176,7 @@ class Agent:
         if self._beats.is_due(self._state, time.monotonic()):
             self._channel.send({"state": brief(self._state)})
         self._log_progress()
+        self._look_for_launcher()
         self._after(LOOK_SECONDS, self._look)
 
     def _log_progress(self, is_last: bool = False) -> None:
@@ -230,10 +232,8 @@ class Agent:
 
     def _obey(self) -> None:
         order = self._channel.receive()
-        if order is None:  # the launcher is gone
-            self._selector.unregister(self._channel)
-            self._is_alone = self._ends_engine = True
-            self._terminate()
+        if order is None:
+            self._part()
         elif "look" in order:
             self._channel.send({"state": brief(self._process.state(self._rank))})
         elif "stacks" in order:
@@ -254,6 +254,16 @@ class Agent:
             self._was_told = True
             self._beats.hasten(LOOK_SECONDS)
             self._process.kill()
+
+    def _look_for_launcher(self) -> None:
+        if not self._is_alone and self._channel.is_lost:
+            self._part()
+
+    def _part(self) -> None:
+        """Ends the program, whose launcher is gone."""
+        self._selector.unregister(self._channel)
+        self._is_alone = self._ends_engine = True
+        self._terminate()
 
     def _send_stacks(self) -> None:
         self._process.request_stacks()

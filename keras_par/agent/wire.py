@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -16,6 +17,7 @@ MOST_BYTES = 2**28  # of a message; what says more is none
 NONCE_BYTES, PROOF_BYTES = 16, 32
 CONNECT_SECONDS = (5.0, 20.0)  # that the launcher has to answer, the first time and when it may be greeting thousands
 SILENCE_SECONDS = 60.0  # after which the host at the other end is gone
+TCP_INFO_BYTES = 60  # of struct tcp_info, up to the time since the last confirmation
 
 Message = dict[str, Any]
 
@@ -42,6 +44,21 @@ class Channel:
             return json.loads(received(self._socket, length))
         except (EOFError, OSError):
             return None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the other end's host has confirmed nothing for SILENCE_SECONDS, though it was asked again and again.
+
+        TCP itself would go on asking for a quarter of an hour. An end that is there but does not read, as where a user
+        pages through the output, still confirms; TCP_USER_TIMEOUT would end that connection.
+        """
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        except OSError:
+            return True
+        num_retransmits, num_probes = info[2], info[3]  # that were not answered; struct tcp_info in linux/tcp.h
+        unanswered = int.from_bytes(info[TCP_INFO_BYTES - 4 :], sys.byteorder) / 1000  # tcpi_last_ack_recv
+        return (num_retransmits > 0 or num_probes > 1) and unanswered > SILENCE_SECONDS
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -143,6 +160,14 @@ def first_to_answer(addresses: Sequence[Sequence], key: str) -> socket.socket:
     raise OSError(f"the launcher cannot be reached at any of {[host for host, _ in addresses]}: {error}")
 
 
+def keep_asking(connection: socket.socket) -> None:
+    """Ends a connection on which nothing is under way after SILENCE_SECONDS without an answer."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(SILENCE_SECONDS / 2))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, int(SILENCE_SECONDS / 6))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
 def greeted(connection: socket.socket, key: str) -> socket.socket:
     """The connection, once both ends have shown each other that they know the key, which neither sends.
 
@@ -157,7 +182,7 @@ def greeted(connection: socket.socket, key: str) -> socket.socket:
         if not hmac.compare_digest(received(connection, PROOF_BYTES), proof(key, "launcher", own, challenge)):
             raise OSError("another program answers there")
         connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_SECONDS * 1000))
+        keep_asking(connection)
         return connection
     except BaseException:
         connection.close()

@@ -9,7 +9,7 @@ from keras_par.launch.engines import Plan
 from keras_par.launch.members import Member, Members, Speaker
 from keras_par.launch.watch import Watch
 
-DEAD_SECONDS = 6.0  # the same, when ranks are being ended, whose agents speak each second
+DEAD_SECONDS = 6.0  # of silence, when ranks are being ended, whose agents speak each second: the host is gone
 DOUBT_SECONDS = 7.0  # from a beat that has not come, until ssh is asked
 START_SECONDS = 15.0  # for agents to start, until ssh is asked if their hosts are there
 
