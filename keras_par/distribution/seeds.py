@@ -138,4 +138,6 @@ def share_random_state(what: str) -> None:
     """
     if world.current().size > 1:
         own = random.getstate() if world.current().rank == 0 else None
-        set_python(world.current().all_gather_object(own, what)[0])
+        state = world.current().all_gather_object(own, what)[0]
+        if state is not None:  # a rank that is only planned hears nobody but itself
+            set_python(state)

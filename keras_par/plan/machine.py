@@ -47,8 +47,8 @@ class Machine:
         memory_gb: of a rank, in 2**30 bytes.
         ranks_per_host: of a host that is full.
         overlap: the part of a collective's bytes that is not hidden behind what does not wait for it.
-        exposed: the part of the shorter of computing and memory that is not hidden behind the longer.
         links: by collective and reach, as in `{"all_reduce": {"host": Link(...)}}`.
+        exposed: the part of the shorter of computing and memory that is not hidden behind the longer.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Machine:
     memory_gb: float
     ranks_per_host: int
     overlap: float = 1.0
-    exposed: float = 0.0
     links: Mapping[str, Mapping[str, Link]] = field(default_factory=dict)
+    exposed: float = 0.0
 
     def compute_seconds(self, flops: float, num_bytes: float, num_kernels: int) -> float:
         """The roofline (Williams et al., 2009): the longer of computing and memory, exposed parts of the shorter."""
