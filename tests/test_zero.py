@@ -228,16 +228,15 @@ def test_memory_is_what_the_formula_says(stage, size):
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "size"), GROWTHS)
 def test_memory_of_a_gpt_grows_with_its_weights_as_the_formula_says(stage, size):
-    """Its graph alone takes 120 MB, whatever its weights take.
+    """Its graph alone takes 120 MB, whatever its weights take. In stage 1 some gradients go before the last is made.
 
-    The two largest weights beside each other are those of a block's products: 8 of its 12 width**2, in 14 blocks. In
-    stage 1 the gradients of a bucket may go before the last one is made, which at most all of them do, as in stage 2.
+    The two largest weights beside each other are those of a block's products: 8 of its 12 width**2, in 14 blocks.
     """
     pairs = zip(peaks(stage, size, "gpt", 384), peaks(stage, size, "gpt", 768), strict=True)
     ratios = [(large[0] - small[0]) / (large[1] - small[1]) for small, large in pairs]
-    num_layers = 14 * 12 / 4
-    least, most = formula(max(stage, 2), size, num_layers)[0], formula(stage, size, num_layers)[1]
-    assert all(0.9 * least <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)
+    least, most = formula(stage, size, 14 * 12 / 4)
+    lowest = (0.8 if stage == 1 else 0.9) * least
+    assert all(lowest <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)
 
 
 def test_the_example_trains_what_one_rank_cannot_hold():
