@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from keras_par.checkpoint import folder as folders
+from keras_par.checkpoint.disk import Disk
 from keras_par.checkpoint.files import TEMPORARY
 from keras_par.checkpoint.grid import in_a_row
 from keras_par.checkpoint.manifest import Manifest
@@ -49,7 +50,7 @@ def write_without_end(folder: Path, serial: int, communicator: Any, pipe: int) -
     folders.rank_folder(folder, rank).mkdir(exist_ok=True)
     names = communicator.all_gather_object([path.stem for path in folder.glob("*.json")], "names")[0]
     folders.remove_leftovers(folder, PREFIX, rank, names)
-    writer = Writer(folder, PREFIX, KEEP, True, communicator)
+    writer = Writer(Disk(folder, PREFIX, KEEP, rank), folder, True, communicator)
     while True:
         serial += 1
         name = f"{PREFIX}-1_{serial % 5}"  # names come again, as those of a run that was set back

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_par.base import host_memory
 from tests import worlds
 from tests.hosts import jobs
 from tests.hosts.namespaces import ONLY_ROOT, hosts
@@ -105,3 +106,30 @@ def test_ranks_of_a_host_that_was_cut_off_end_when_it_is_back(trio, residents, u
     assert ended.status == 0, ended.stderr
     assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE
     assert not residents.left(60)
+
+
+@pytest.mark.parametrize(("engine", "slots"), [("mpi", 2), ("gloo", 1)])
+def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory(
+    engine, slots, trio, residents, undisturbed, tmp_path
+):
+    """Nothing is on the disk before the loss."""
+    options = ["--engine", engine, "-H", f"{FIRST}:{slots},{SECOND}:{slots}", "--min-np", 1, "--max-restarts", 1]
+    options += ["--log-dir", tmp_path / "out", "--tee"]
+    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)))
+    everybody = [f"rank.{rank}" for rank in range(2 * slots)]
+    worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/CKP-2_*.json")), 90)
+    found = [path.parts[-3:] for path in host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/*/*.npz")]
+    assert any(sorted(rank for each, rank, _ in found if each == one) == everybody for one, _, _ in found)
+    trio.lose(SECOND, kept=residents.of(SECOND))
+    try:
+        worlds.wait_until(job, lambda: len(of_kind(tmp_path / "out", "resume")) == 1, 90)
+    finally:
+        trio.plug(SECOND)
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    assert [world["num_ranks"] for world in of_kind(tmp_path / "out", "world")] == [2 * slots, slots, 2 * slots]
+    first, second = of_kind(tmp_path / "out", "resume")
+    assert 0 < first["steps_lost"] <= 6 and second["steps_lost"] == 0
+    assert f"checkpoint {first['checkpoint']} was in memory" in ended.stdout
+    assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE
+    assert not [path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")]

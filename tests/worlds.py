@@ -4,7 +4,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,17 @@ NUM_EPOCHS = 5
 TOLERANCE = 1e-6  # between worlds; the same world has the same bits
 
 
-def arguments(folder: Path, num_epochs: int = NUM_EPOCHS, checkpoints: bool = True) -> list[str]:
-    """The program of a job, which writes its checkpoints and its weights into a folder."""
+def arguments(folder: Path, num_epochs: int = NUM_EPOCHS, checkpoints: bool = True, every: Sequence[int] = ()) -> list:
+    """The program of a job, which writes its checkpoints and its weights into a folder.
+
+    Args:
+        folder: for these.
+        num_epochs: to train.
+        checkpoints: False for none.
+        every: so many steps one on the disk, and so many one in memory.
+    """
     where = folder / "checkpoints" if checkpoints else "none"
-    return [program("worlds"), str(where), str(num_epochs), str(folder / "weights.npz")]
+    return [program("worlds"), str(where), str(num_epochs), str(folder / "weights.npz"), *map(str, every)]
 
 
 def weights(folder: Path) -> list[np.ndarray]:

@@ -24,6 +24,7 @@ from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
 from keras_par.agent.states import FAULTS, Exit, State, as_message, brief
 from keras_par.agent.traceback_text import readable_stacks, summarize
+from keras_par.base import host_memory
 from keras_par.base.addresses import own_address
 from keras_par.base.rank_variables import number
 from keras_par.cluster.binding import bind
@@ -87,7 +88,7 @@ class Agent:
         self._failure: wire.Message = {}
         self._held = ""  # what stderr got after an error that another rank shows, too
         self._was_told = self._is_alone = False  # the launcher has ended the program; is gone
-        self._is_dismissed = self._ends_engine = False
+        self._is_dismissed = self._ends_engine = self._keeps_memory = False
         self._state, self._beats = State(rank), Beats(job["beat"])
         self._kills_before = num_kills_for_memory()
 
@@ -120,6 +121,8 @@ class Agent:
         while not self._is_alone and not self._is_dismissed:
             self._wait(LOOK_SECONDS)
             self._look_for_launcher()
+        if not self._keeps_memory:
+            host_memory.remove(os.environ | self._job["environment"])
         if self._ends_engine:
             leftovers.end_engine(os.environ)
 
@@ -249,7 +252,8 @@ class Agent:
         elif "terminate" in order:
             self._terminate()
         elif "dismiss" in order:
-            self._is_dismissed, self._ends_engine = True, order["dismiss"]["ends_engine"]
+            self._is_dismissed = True
+            self._ends_engine, self._keeps_memory = order["dismiss"]["ends_engine"], order["dismiss"]["keeps_memory"]
         elif "kill" in order:
             self._was_told = True
             self._beats.hasten(LOOK_SECONDS)

@@ -1,7 +1,9 @@
 """Writes checkpoints of the whole job, so that a kill at any moment leaves only complete ones."""
 
 import math
+import os
 import re
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +13,11 @@ import tensorflow as tf
 from keras_par.base.version import VERSION
 from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
+from keras_par.checkpoint import memory as memories
+from keras_par.checkpoint.disk import Disk
 from keras_par.checkpoint.due import Due
 from keras_par.checkpoint.manifest import Manifest
+from keras_par.checkpoint.memory import Memory
 from keras_par.checkpoint.writer import Writer
 from keras_par.comm import world
 from keras_par.comm.agreement import exchange
@@ -47,6 +52,10 @@ class RankCheckpoint(Callback):
     Training waits while the state is copied; a thread writes the copy. A checkpoint that becomes due in the middle of
     an epoch while another is still being written is left out.
 
+    With `memory_every` the job also keeps its newest state in the memory of its hosts, each rank's on two of them.
+    When `keras-par run --max-restarts` starts the job again, `Resume` writes that state to `directory` and goes on
+    from there, if it is newer than what is on the disk.
+
     Args:
         directory: folder of the whole job's checkpoints, which all ranks see.
         prefix: how the names of the files begin.
@@ -57,6 +66,7 @@ class RankCheckpoint(Callback):
         monitor: name of a metric in the logs of an epoch, which are equal on all ranks.
         mode: "min" or "max"; "auto" knows losses and errors, accuracies and scores by their names.
         asynchronous: False lets training wait until each file is on the disk.
+        memory_every: training steps from one checkpoint in the memory of two hosts to the next, None for none.
 
     Raises:
         ValueError: an argument has no such value; on every rank, if a rank cannot write, or `monitor` is not in the
@@ -64,7 +74,8 @@ class RankCheckpoint(Callback):
 
     Costs six all-gathers of a few bytes for each checkpoint, two at the begin of training, and one all-reduce of a
     scalar at the end of an epoch, for each checkpoint, and at each step while one is being written; for
-    `every_seconds` see `checkpoint.due`.
+    `every_seconds` see `checkpoint.due`. One in memory costs besides, on several hosts, all-gathers of the ranks'
+    files among as many ranks as hosts keep them.
     """
 
     reads_own_logs = True
@@ -82,6 +93,7 @@ class RankCheckpoint(Callback):
         monitor: str = "val_loss",
         mode: Literal["auto", "min", "max"] = "auto",
         asynchronous: bool = True,
+        memory_every: int | None = None,
     ):
         super().__init__()
         if every != "epoch" and (not isinstance(every, int) or every < 1):
@@ -92,22 +104,36 @@ class RankCheckpoint(Callback):
             raise ValueError(f"keras-par: RankCheckpoint(keep={keep}) must be at least 1, or None to keep all.")
         if not prefix or Path(prefix).name != prefix:
             raise ValueError(f"keras-par: RankCheckpoint(prefix={prefix!r}) must be a file name without folders.")
-        if save_best_only and (every != "epoch" or every_seconds is not None):
+        if memory_every is not None and memory_every < 1:
+            raise ValueError(f"keras-par: RankCheckpoint(memory_every={memory_every}) must be a number of steps.")
+        if save_best_only and (every != "epoch" or every_seconds is not None or memory_every is not None):
             raise ValueError(
-                "keras-par: RankCheckpoint(save_best_only=True) compares whole epochs: leave out every and "
-                "every_seconds."
+                "keras-par: RankCheckpoint(save_best_only=True) compares whole epochs: leave out every, "
+                "every_seconds and memory_every."
             )
         init()
         self._communicator = world.current()
-        self._directory, self._prefix, self._keep = Path(directory), prefix, keep
+        self._directory, self._prefix = Path(directory), prefix
         self._every = every
         self._best = Best(monitor, mode) if save_best_only else None
         self._due = Due(None if every == "epoch" else every, every_seconds, self._communicator)
-        self._writer = Writer(self._directory, prefix, keep, asynchronous, self._communicator)
+        disk = Disk(self._directory, prefix, keep, self._communicator.rank)
+        self._writer = Writer(disk, self._directory, asynchronous, self._communicator)
+        self._due_in_memory = Due(memory_every, None, self._communicator)
+        self._memory: Writer | None = None
+        self._serial = 0
         self._epoch = self._step = 0
         self._others: list[keras.callbacks.Callback] = []
         self._saved: tuple[int, int] | None = None  # epochs and steps that were done at the newest
-        self.acts_on_all_ranks = f"RankCheckpoint(prefix={prefix!r}, every={every!r}, every_seconds={every_seconds})"
+        options = f"every={every!r}, every_seconds={every_seconds}, memory_every={memory_every}"
+        self.acts_on_all_ranks = f"RankCheckpoint(prefix={prefix!r}, {options})"
+        self._memory_folder = None if memory_every is None else memories.folder_for(self._directory, prefix)
+        if memory_every is not None and self._memory_folder is None:
+            warnings.warn(
+                f"keras-par: RankCheckpoint(memory_every={memory_every}) keeps nothing in memory, because nobody would "
+                "start this job again: start it by 'keras-par run --max-restarts', on hosts with a /dev/shm.",
+                stacklevel=2,
+            )
 
     @property
     def folder(self) -> Path:
@@ -123,17 +149,21 @@ class RankCheckpoint(Callback):
         self._others = callbacks
 
     def on_train_begin(self, logs=None):
-        self._writer.finish()  # what a fit that failed had begun
+        self._finish()  # what a fit that failed had begun
         found = look_together(self._directory, self._prefix, self._communicator)
         is_first = self._communicator.rank == 0
         others = folders.ranks_without_process(self._directory, self._communicator.size) if is_first else []
         for rank in (self._communicator.rank, *others):
             folders.remove_leftovers(self._directory, self._prefix, rank, found["names"])
         self._iterator = epochs.newest()
-        self._serial = found["serial"]
+        self._serial = max(self._serial, found["serial"])
+        if self._memory is None and self._memory_folder is not None:
+            attempt = os.environ.get("KERAS_PAR_RESTART_COUNT", "0")
+            memory = Memory(self._memory_folder, attempt, self._communicator)
+            self._memory = Writer(memory, self._directory, True, self._communicator)
         if self._best is not None:
             self._best.remember(found["monitored"])
-        self._due.restart()
+        self._restart()
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._step = epoch, 0 if self._iterator is None else self._iterator.first_step
@@ -143,11 +173,17 @@ class RankCheckpoint(Callback):
         done = min(batch + 1, self.params.get("steps") or batch + 1)
         num_steps, self._step = done - self._step, done
         self._writer.complete_if_written()
+        if self._memory is not None:
+            self._memory.complete_if_written()
         is_due = self._best is None and self._due.after(num_steps) and not self._is_last_step()
+        is_due_in_memory = self._due_in_memory.after(num_steps) and not self._is_last_step()
         if is_due and not self._is_stopped():  # a stop is followed by the epoch's end, too
             if not self._writer.is_writing:
-                self._save(self._epoch, self._step, None, stopped=False)
-            self._due.restart()
+                self._save(self._writer, self._epoch, self._step, None, stopped=False)
+            self._restart()
+        elif is_due_in_memory and self._memory is not None and not self._memory.is_writing:
+            self._save(self._memory, self._epoch, self._step, None, stopped=False)
+            self._due_in_memory.restart()
 
     def on_epoch_end(self, epoch, logs=None):
         stopped = self._is_stopped()
@@ -156,20 +192,30 @@ class RankCheckpoint(Callback):
             is_due = self._best.is_new(logs)
         if is_due:
             self._writer.finish()
-            self._save(epoch + 1, 0, self._best and [self._best.monitor, self._best.value], stopped)
-            self._due.restart()
+            self._save(self._writer, epoch + 1, 0, self._best and [self._best.monitor, self._best.value], stopped)
+            self._restart()
 
     def on_train_end(self, logs=None):
-        self._writer.finish()
+        self._finish()
 
     def on_interrupt(self, epoch_is_complete: bool) -> None:
         """Writes a last checkpoint where the user ends the job, unless only the best are wanted."""
-        self._writer.finish()
+        self._finish()
         if self._best is None:
             epoch, step = (self._epoch + 1, 0) if epoch_is_complete else (self._epoch, self._step)
             if (epoch, step) != self._saved:
-                self._save(epoch, step, None, self._is_stopped())
-            self._writer.finish()
+                self._save(self._writer, epoch, step, None, self._is_stopped())
+            self._finish()
+
+    def _finish(self) -> None:
+        for writer in (self._writer, self._memory):
+            if writer is not None:
+                writer.finish()
+
+    def _restart(self) -> None:
+        """Counts anew from a checkpoint on the disk, which one in memory would only repeat."""
+        self._due.restart()
+        self._due_in_memory.restart()
 
     def _is_stopped(self) -> bool:
         """True if a callback on some rank has ended the training. Costs one all-reduce of a scalar."""
@@ -180,10 +226,11 @@ class RankCheckpoint(Callback):
         num_steps = self.params.get("steps")
         return num_steps is not None and self._step >= num_steps
 
-    def _save(self, epoch: int, step: int, monitored: list | None, stopped: bool) -> None:
+    def _save(self, writer: Writer, epoch: int, step: int, monitored: list | None, stopped: bool) -> None:
         """Begins to write a checkpoint; `epoch` epochs are complete, and `step` steps of the next one."""
         self._serial += 1
-        self._saved = (epoch, step)
+        if writer is self._writer:
+            self._saved = (epoch, step)
         position = None if self._iterator is None else list(self._iterator.position(in_epoch=step > 0))
         grid = snapshot.grid_of(self.model, self._communicator.size)
         manifest = Manifest(
@@ -201,7 +248,7 @@ class RankCheckpoint(Callback):
             files=[],
         )
         states, complaint = callback_states.take(self._others)
-        self._writer.begin(manifest, snapshot.take(self.model, grid, self._communicator.rank) | states, complaint)
+        writer.begin(manifest, snapshot.take(self.model, grid, self._communicator.rank) | states, complaint)
 
 
 def look_together(folder: Path, prefix: str, communicator: Communicator) -> dict:

@@ -11,6 +11,7 @@ from keras_par.checkpoint import snapshot
 from keras_par.checkpoint.load import build_optimizers
 from keras_par.checkpoint.manifest import CheckpointError
 from keras_par.checkpoint.reader import Reader
+from keras_par.checkpoint.rescue import rescue
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.seam.call import epoch as epochs
@@ -23,11 +24,13 @@ from keras_par.seam.together.prepare import build
 def find(folder: Path, prefix: str, communicator: Communicator) -> Reader | None:
     """The newest whole checkpoint, chosen by rank 0 and checked by every rank; None if there is none.
 
-    Costs four all-gathers of a few bytes, and each rank reads all files once for their checksums.
+    Costs four all-gathers of a few bytes, four more where hosts may keep a newer one in memory, and each rank reads
+    all files once for their checksums.
 
     Raises:
         ValueError: on every rank, if no checkpoint can be read, or a rank cannot read the one that rank 0 chose.
     """
+    rescue(folder, prefix, communicator)
     found, complaint = None, None
     if communicator.rank == 0:
         try:

@@ -1,20 +1,32 @@
-"""Writes one checkpoint at a time while training goes on, and completes it once every rank's file is on the disk."""
+"""Writes one checkpoint at a time while training goes on, and completes it once every rank's file is there."""
 
 import dataclasses
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from keras_par.checkpoint import folder as folders
-from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import write_arrays
 from keras_par.checkpoint.manifest import File, Manifest
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.job import heartbeat
+
+
+class Home(Protocol):
+    """Where checkpoints are written."""
+
+    is_memory: bool  # which is gone with its host
+
+    def path_for(self, manifest: Manifest, relative: str) -> Path:
+        """The path of a rank's file of a checkpoint that begins."""
+
+    def complete(self, manifest: Manifest) -> str | None:
+        """Is called on every rank once all files are there; why the checkpoint cannot be completed, in a sentence."""
 
 
 class Writer:
@@ -23,14 +35,14 @@ class Writer:
     A thread writes this rank's file; the ranks tell each other on their main threads when all are done.
 
     Args:
-        folder: of the checkpoints.
-        prefix: of their names.
-        keep: how many of the newest stay, None for all.
+        home: where they are written.
+        named_in: the folder in which no two checkpoints may have one name.
         asynchronous: False waits for each file.
+        communicator: of the job.
     """
 
-    def __init__(self, folder: Path, prefix: str, keep: int | None, asynchronous: bool, communicator: Communicator):
-        self._folder, self._prefix, self._keep, self._asynchronous = folder, prefix, keep, asynchronous
+    def __init__(self, home: Home, named_in: Path, asynchronous: bool, communicator: Communicator):
+        self._home, self._named_in, self._asynchronous = home, named_in, asynchronous
         self._communicator = communicator
         self._thread: threading.Thread | None = None
         self._manifest: Manifest | None = None
@@ -50,7 +62,7 @@ class Writer:
             ValueError: on every rank, if the ranks are at different steps, or one has a `complaint`.
         """
         is_first = self._communicator.rank == 0
-        free = folders.free_name(self._folder, manifest.name) if is_first else None
+        free = folders.free_name(self._named_in, manifest.name) if is_first else None
         answers = exchange(self._communicator, "kp.checkpoint.begin", [manifest.name, free], complaint)
         names, (free, *_) = zip(*answers, strict=True)
         if len(set(names)) > 1:
@@ -63,7 +75,7 @@ class Writer:
             )
         self._manifest, self._written, self._complaint = dataclasses.replace(manifest, name=free), None, None
         self._taken = {"taken": time.time(), "steps": heartbeat.current().page.steps}
-        self._thread = threading.Thread(target=self._write, args=(free, arrays), name="kp-checkpoint")
+        self._thread = threading.Thread(target=self._write, args=(self._manifest, arrays), name="kp-checkpoint")
         self._thread.start()
         if not self._asynchronous:
             self.finish()
@@ -89,31 +101,17 @@ class Writer:
         own = None if self._written is None else vars(self._written)
         manifest, self._manifest = self._manifest, None
         files = exchange(self._communicator, "kp.checkpoint.files", own, self._complaint)
-        complaint = None
+        manifest = dataclasses.replace(manifest, files=[File(**file) for file in files])
+        exchange(self._communicator, "kp.checkpoint.complete", None, self._home.complete(manifest))
         if self._communicator.rank == 0:
-            try:
-                self._complete(manifest, [File(**file) for file in files])
-            except OSError as error:
-                complaint = (
-                    f"the manifest of checkpoint '{manifest.name}' cannot be written ({error}): make room, or give "
-                    "another folder."
-                )
-        exchange(self._communicator, "kp.checkpoint.complete", None, complaint)
+            about = {"name": manifest.name, "in_memory": self._home.is_memory, **self._taken}
+            heartbeat.current().tell("checkpoint", text=f"{manifest.name} in {self._named_in}", **about)
 
-    def _write(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        relative = folders.file_of(name, self._communicator.rank)
+    def _write(self, manifest: Manifest, arrays: Mapping[str, np.ndarray]) -> None:
+        relative = folders.file_of(manifest.name, self._communicator.rank)
+        path = self._home.path_for(manifest, relative)
         try:
-            self._written = File(relative, *write_arrays(self._folder / relative, arrays))
+            self._written = File(relative, *write_arrays(path, arrays))
         except Exception as error:  # in a thread nobody else would hear of it
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            self._complaint = (
-                f"checkpoint '{self._folder / relative}' cannot be written ({why}): make room, or give another folder."
-            )
-
-    def _complete(self, manifest: Manifest, files: list[File]) -> None:
-        manifests.write(self._folder, dataclasses.replace(manifest, files=files))
-        text = f"{manifest.name} in {self._folder}"
-        heartbeat.current().tell("checkpoint", text=text, name=manifest.name, **self._taken)
-        if self._keep is not None:
-            for old in folders.complete(self._folder, self._prefix)[: -self._keep]:
-                folders.remove(self._folder, old)
+            self._complaint = f"checkpoint '{path}' cannot be written ({why}): make room, or give another folder."

@@ -1,9 +1,13 @@
 """Says which hosts are this machine, and which others can have ranks, before a launcher waits for them in vain."""
 
+import contextlib
+import glob
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,3 +113,31 @@ def obstacle(host: str, ssh: Ssh) -> str | None:
     if result.returncode == NOT_THERE:
         return NO_PYTHON
     return (result.stderr.strip().splitlines() or [f"ssh ended with status {result.returncode}"])[-1].strip()
+
+
+def remove(hosts: Collection[str], pattern: str, ssh: Ssh) -> None:
+    """Removes the folders that a pattern of the shell means, on all hosts that can be reached at the same time.
+
+    Args:
+        hosts: where.
+        pattern: of paths, without blanks and quotes.
+        ssh: how to get there.
+    """
+    with ThreadPoolExecutor(min(len(hosts), 64) or 1) as threads:
+        list(threads.map(lambda host: remove_on(host, pattern, ssh), hosts))
+
+
+def remove_on(host: str, pattern: str, ssh: Ssh) -> None:
+    """As `remove`, on one host."""
+    if is_local(host):
+        for path in glob.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            ["ssh", *QUICK, *ssh.arguments, host, f"rm -rf {pattern}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=SSH_SECONDS,
+        )

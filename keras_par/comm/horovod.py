@@ -35,6 +35,11 @@ def load():
     return mpi_ops
 
 
+def may_have_groups(size: int) -> bool:
+    """True if a job of so many ranks can have groups of several ranks: not if the number is a prime."""
+    return any(size % divisor == 0 for divisor in range(2, size))
+
+
 class HorovodCollectives(Communicator):
     """The collectives of one of Horovod's process sets.
 
@@ -159,7 +164,7 @@ class HorovodCommunicator(HorovodCollectives):
         # Meshes are made later than communication. In this mode Horovod's thread keeps operations from being queued
         # while it waits for other ranks in each cycle, which slows ranks that are not bound to cores, so that a
         # number of ranks without divisors, whose meshes have no groups, does without.
-        if any(size % divisor == 0 for divisor in range(2, size)):
+        if may_have_groups(size):
             os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
         operations.init()
         if operations.size() != size:

@@ -2,15 +2,17 @@
 
 import contextlib
 import platform
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from keras_par.base import host_memory
 from keras_par.base.version import VERSION
 from keras_par.cluster.hosts import ClusterError, Place
-from keras_par.cluster.reach import AS_SET, Ssh, obstacles
+from keras_par.cluster.reach import AS_SET, Ssh, obstacles, remove
 from keras_par.launch import verdict
 from keras_par.launch.account import Account
 from keras_par.launch.console import Console
@@ -65,11 +67,14 @@ class Attempts:
         self._killed: str | None = None  # the host that a rank was killed on, at the end of the last attempt
         self._warning: str | None = None  # that was told
         self._num_ranks = 0
+        self._token = secrets.token_hex(8)  # what the job's checkpoints in memory are found by
+        self._keeping: set[str] = set()  # hosts that may have some, and no agent to take them away
 
     def run(self) -> int:
         """The exit status of the job."""
         began = time.monotonic()
         status = self._all()
+        remove(self._keeping, str(host_memory.path_of(self._token, "*")), self._job.ssh)
         counted, lost = self._account.counted(), self._account.num_steps_lost
         text = f"the job ended with status {status}"
         self._folder.event("end", text, status=status, counted=counted, steps_lost=lost)
@@ -87,7 +92,7 @@ class Attempts:
             try:
                 places = self._job.worlds.next(is_over=lambda: bool(self._interrupts))
                 make_room(len(places))
-                plan = self._job.plan(places)
+                plan = self._with_memory(self._job.plan(places))
             except (ClusterError, EngineError, RoomError) as error:
                 if self._interrupts:
                     return 128 + self._interrupts[0]
@@ -99,6 +104,17 @@ class Attempts:
             status = outcome.status
             if self._interrupts or not self._goes_on(outcome):
                 return status
+
+    def _with_memory(self, plan: Plan) -> Plan:
+        """Lets the ranks keep checkpoints in memory, if the job may go on from them."""
+        if not self._job.max_restarts:
+            return plan
+        return replace(plan, environment=plan.environment | {host_memory.VARIABLE: self._token})
+
+    @property
+    def _may_restart(self) -> bool:
+        """True if another attempt follows a failure."""
+        return self._num_restarts < self._job.max_restarts
 
     def _one(self, plan: Plan) -> Outcome:
         """Runs one attempt."""
@@ -113,16 +129,26 @@ class Attempts:
         self._account.begin()
         began = time.time()
         try:
-            supervisor = Supervisor(
-                plan, self._job.settings, self._folder, self._console, self._interrupts, self._account, watch
-            )
-            outcome = supervisor.run()
+            outcome = Supervisor(
+                plan,
+                self._job.settings,
+                self._folder,
+                self._console,
+                self._interrupts,
+                self._account,
+                watch,
+                may_go_on=self._may_restart,
+            ).run()
         finally:
             if watch is not None:
                 watch.close()
         hosts = list(dict.fromkeys(place.host for place in plan.places))
         text = f"{self._num_ranks} rank(s) on {len(hosts)} host(s), until: {outcome.why}"
         self._folder.event("world", text, num_ranks=self._num_ranks, hosts=hosts, began=began, why=outcome.why)
+        if self._may_restart and outcome.status:
+            self._keeping.update(hosts)
+        else:
+            self._keeping.difference_update(hosts)
         return outcome
 
     def _goes_on(self, outcome: Outcome) -> bool:
@@ -133,9 +159,11 @@ class Attempts:
             self._console.say(text)
             self._folder.event("change", text)
             return True
-        if outcome.status == 0 or self._num_restarts == self._job.max_restarts:
+        if outcome.status == 0 or not self._may_restart:
             return False
-        for host in [*obstacles(list(outcome.lost), self._job.ssh), *filter(None, [outcome.refused])]:
+        lost = obstacles(list(outcome.lost), self._job.ssh)
+        self._keeping.difference_update(lost)  # their memory is gone, or their agents take it away
+        for host in [*lost, *filter(None, [outcome.refused])]:
             self._job.worlds.lose(host)
         if outcome.killed is not None and outcome.killed == self._killed and not self._account.has_advanced:
             self._job.worlds.blame(outcome.killed)

@@ -77,7 +77,12 @@ class Members:
             if rank in self.running:
                 self.running[rank].channel.send({what: content})
 
-    def dismiss(self, ends_engine: bool) -> None:
-        """Lets all agents go, and has them end what started them, which sleeps for a while where ranks were killed."""
+    def dismiss(self, ends_engine: bool, keeps_memory: bool) -> None:
+        """Lets all agents go.
+
+        Args:
+            ends_engine: they end what started them, which sleeps for a while where ranks were killed.
+            keeps_memory: they leave the job's checkpoints in the memory of their hosts.
+        """
         for member in self.of_rank.values():
-            member.channel.send({"dismiss": {"ends_engine": ends_engine}})
+            member.channel.send({"dismiss": {"ends_engine": ends_engine, "keeps_memory": keeps_memory}})

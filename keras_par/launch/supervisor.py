@@ -47,6 +47,7 @@ class Supervisor:
         interrupts: the signals that the user has sent, appended to as they come.
         account: of the steps that are done.
         watch: of the hosts, None where the job keeps its ranks.
+        may_go_on: True if the job is started again after a failure.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class Supervisor:
         interrupts: list[int],
         account: Account,
         watch: Watch | None,
+        may_go_on: bool,
     ):
         self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
         self._interrupts, self._num_seen, self._account, self._watch = interrupts, 0, account, watch
+        self._may_go_on = may_go_on
         self._members = Members()
         self._reception = Reception(plan, settings, folder, console, self._members)
         self._hang_watch = HangWatch(self._members, settings.hang_after, folder, console)
@@ -84,7 +87,8 @@ class Supervisor:
             while not self._is_over():
                 self._react()
                 self._look_around()
-            self._members.dismiss(ends_engine=any(end.is_failure for end in self._members.ended.values()))
+            has_failed = any(end.is_failure for end in self._members.ended.values())
+            self._members.dismiss(has_failed, self._may_go_on and has_failed and not self._num_seen)
             self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
         finally:
             self._kill_engine()
@@ -144,7 +148,8 @@ class Supervisor:
         elif kind == "stopped":
             self._stopped = note["text"]
         elif kind == "checkpoint":
-            self._checkpoint = note["text"]
+            if not note["in_memory"]:
+                self._checkpoint = note["text"]
             self._account.note_checkpoint(note["name"], note["taken"] - member.ahead, note["steps"])
 
     def _note_vanished(self, rank: int, member: Member) -> None:

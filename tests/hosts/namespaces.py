@@ -3,10 +3,13 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from keras_par.base import host_memory
 
 SWITCH = "kp-switch"  # a bridge, in a namespace of its own
 CABLE = "kp-cable"  # what each host calls its end
@@ -91,7 +94,7 @@ class Hosts:
         run("ip", "-n", self.switch, "link", "set", f"kp-{self.names.index(host)}", "up")
 
     def lose(self, host: str, kept: Collection[int] = ()) -> None:
-        """Cuts a host's power: nothing of it is sent any more, not even that its connections end.
+        """Cuts a host's power: nothing of it is sent any more, not even that its connections end; memory is empty.
 
         Args:
             host: that is lost.
@@ -99,6 +102,8 @@ class Hosts:
         """
         self.unplug(host)
         self.end(host, kept)
+        for folder in host_memory.SHARED.glob(f"keras-par-*-{host}"):
+            shutil.rmtree(folder)
 
     def end(self, host: str, kept: Collection[int] = ()) -> None:
         """Kills the processes of a host but those."""

@@ -1,6 +1,6 @@
 """A training with a constant global batch, whose weights are those of one process whatever becomes of its ranks.
 
-worlds.py CHECKPOINTS NUM_EPOCHS WEIGHTS [EVERY]
+worlds.py CHECKPOINTS NUM_EPOCHS WEIGHTS [EVERY [MEMORY_EVERY]]
 """
 
 import os
@@ -28,8 +28,9 @@ with kp.DataParallel().scope():
     model.compile("adam", "mse")
 callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(PAUSE))]
 if directory != "none":
-    every = int(rest[0]) if rest else 7
-    callbacks += [kp.callbacks.Resume(directory), kp.callbacks.RankCheckpoint(directory, every=every)]
+    every, memory_every = [*map(int, rest), *(7, None)[len(rest) :]]
+    checkpoint = kp.callbacks.RankCheckpoint(directory, every=every, memory_every=memory_every)
+    callbacks += [kp.callbacks.Resume(directory), checkpoint]
 model.fit(x, y, batch_size=12, epochs=int(num_epochs), callbacks=callbacks, verbose=0)
 if kp.rank() == 0:
     np.savez(path, *model.get_weights())

@@ -1,0 +1,109 @@
+"""Checkpoints in the memory of hosts: who keeps whose, which one a job goes on from, and that nothing is left."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_par.base import host_memory
+from keras_par.checkpoint.memory import partners
+from keras_par.checkpoint.rescue import Held, choice
+from tests import worlds
+from tests.launcher import Job, of_kind, run
+
+RARE, OFTEN = 1000, 3  # steps from one checkpoint to the next
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The last weights of two ranks."""
+    return worlds.undisturbed(tmp_path_factory.mktemp("undisturbed"), 2)
+
+
+class Kept:
+    """What a job that runs keeps in memory here."""
+
+    def __init__(self, job: Job):
+        worlds.wait_until(job, lambda: worlds.ranks(job))
+        self._job, self._token = job, worlds.ranks(job)[0].environ()[host_memory.VARIABLE]
+
+    def wait_for(self, name: str) -> None:
+        """Returns once there is such a checkpoint."""
+        worlds.wait_until(self._job, lambda: self.left(f"*/0.*/{name}.json"))
+
+    def left(self, pattern: str = "") -> list[Path]:
+        """The folders, or what a pattern means in them."""
+        return list(host_memory.SHARED.glob(f"keras-par-{self._token}-*/{pattern}"))
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=9))
+def test_every_host_has_each_rank_of_its_partners_in_some_group(sizes):
+    hosts = [f"host-{number}" for number, size in enumerate(sizes) for _ in range(size)]
+    groups = partners(hosts)
+    assert sorted(rank for ranks in groups for rank in ranks) == list(range(len(hosts)))
+    assert all(ranks == sorted(ranks) for ranks in groups)
+    kept_on = {rank: {hosts[other] for other in ranks} for ranks in groups for rank in ranks}
+    is_prime = not any(len(hosts) % divisor == 0 for divisor in range(2, len(hosts)))
+    assert {len(names) for names in kept_on.values()} <= ({len(sizes)} if len(sizes) == 1 or is_prime else {2, 3})
+    for rank, host in enumerate(hosts):
+        assert host in kept_on[rank]
+        assert all(kept_on[other] == kept_on[rank] for other, name in enumerate(hosts) if name == host)
+
+
+def held(serial: int, *ranks: int, sums: str = "ab") -> Held:
+    return Held(f"folder-{serial}", f"CKP-1_{serial}", serial, [f"{serial}{each}" for each in sums], list(ranks))
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "newest", "expected"),
+    [
+        ([[], []], 0, None),
+        ([[held(3, 0, 1)], [held(3, 0, 1)]], 0, (3, {0: 0, 1: 0})),
+        ([[held(3, 0)], [], [held(3, 1)]], 0, (3, {0: 0, 1: 2})),
+        ([[held(3, 0, 1)], [held(3, 0, 1)]], 3, None),
+        ([[held(4, 0), held(3, 0, 1)], [held(4, 0)]], 0, (3, {0: 0, 1: 0})),
+        ([[held(4, 0)], [held(4, 1, sums="cd")]], 0, None),  # of two attempts
+        ([[held(4, 1)], [held(5, 0, 1)]], 4, (5, {0: 1, 1: 1})),
+    ],
+)
+def test_the_newest_that_hosts_have_together_is_taken(everywhere, newest, expected):
+    found = choice(everywhere, newest)
+    assert (None if found is None else (found[0].serial, found[1])) == expected
+
+
+def test_a_job_goes_on_from_memory_and_leaves_nothing(undisturbed, tmp_path):
+    options = ["-np", 2, "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
+    job = Job(*options, *worlds.arguments(tmp_path, every=(RARE, OFTEN)))
+    kept = Kept(job)
+    kept.wait_for("CKP-2_*")
+    worlds.kill_rank(job, 1)
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    assert worlds.are_equal(worlds.weights(tmp_path), undisturbed)
+    [resume] = of_kind(tmp_path / "out", "resume")
+    assert 0 < resume["steps_lost"] <= 2 * OFTEN
+    [name] = re.findall(r"checkpoint (\S+) was in memory and is in '.*checkpoints' now", ended.stdout)
+    assert resume["checkpoint"] == name and name.startswith("CKP-2_")
+    assert not kept.left()
+
+
+def test_a_job_that_gives_up_leaves_nothing_in_memory(tmp_path):
+    listed = tmp_path / "hosts"
+    listed.write_text("localhost slots=2\n")
+    options = ["--hostfile", listed, "--min-np", 2, "--max-restarts", 3, "--elastic-timeout", 1]
+    job = Job(*options, *worlds.arguments(tmp_path, every=(RARE, OFTEN)))
+    kept = Kept(job)
+    kept.wait_for("CKP-1_*")
+    listed.write_text("localhost slots=1\n")
+    worlds.kill_rank(job, 1)
+    ended = job.wait()
+    assert ended.status != 0 and "the job does not go on" in ended.stderr
+    assert not kept.left()
+
+
+def test_without_a_restart_nothing_is_kept_and_that_is_said(tmp_path):
+    ended = run("-np", 2, *worlds.arguments(tmp_path, 1, every=(RARE, OFTEN)), PYTHONWARNINGS="default")
+    assert ended.status == 0, ended.stderr
+    assert "RankCheckpoint(memory_every=3) keeps nothing in memory" in ended.stderr
