@@ -1,8 +1,9 @@
 """Loses random hosts and ranks at random moments of jobs, each of which must end with the weights of one left alone.
 
 The hosts are network namespaces with OpenSSH servers, which only root may make. The first, on which the launcher is, is
-never lost. A host that is lost comes back after some seconds. A job suffers several losses, one after another, also
-while it is about to go on after the one before.
+never lost. A host that is lost comes back after some seconds, with nothing in its memory. A job suffers several losses,
+one after another, also while it is about to go on after the one before. Some jobs write often to the disk, others
+seldom there and often to the memory of their hosts.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from keras_par.base import host_memory
 from tests import worlds
 from tests.hosts import jobs
 from tests.hosts.namespaces import Hosts, hosts
@@ -28,6 +30,7 @@ EARLIEST, LATEST = 2.0, 22.0  # seconds from a job's start, or from the loss bef
 SHORTEST, LONGEST = 1.0, 30.0  # that a host is away
 MOST_SECONDS = 600
 SAME, EQUAL = "same bits", "equal"
+EVERY = {"disk": (10,), "memory": (100, 10)}  # steps from one checkpoint on the disk, and in memory, to the next
 
 
 @dataclass
@@ -57,17 +60,19 @@ class Trial:
     Args:
         num_hosts: of the job.
         ranks_of_host: on each.
+        kept: where the job writes often, in EVERY.
         losses: in their order.
         worlds: ranks of each world.
         steps_lost: that were done again.
         ettr: share of the time in which steps were done that counted.
         seconds: that the job took.
         ended: "same bits", "equal" up to rounding in another world, or what went wrong.
-        orphans: processes that were left on any host.
+        orphans: processes that were left on any host, and folders in its memory.
     """
 
     num_hosts: int
     ranks_of_host: int
+    kept: str
     losses: list[Loss]
     worlds: str = ""
     steps_lost: int = 0
@@ -120,7 +125,7 @@ def drawn(chance: random.Random, num_losses: int) -> Trial:
         what = chance.choice(("rank", "host"))
         away = round(chance.uniform(SHORTEST, LONGEST), 1) if what == "host" else 0.0
         losses.append(Loss(what, round(chance.uniform(EARLIEST, LATEST), 1), away))
-    return Trial(chance.choice((2, 3)), chance.choice((1, 2)), losses)
+    return Trial(chance.choice((2, 3)), chance.choice((1, 2)), chance.choice([*EVERY]), losses)
 
 
 def options(trial: Trial) -> list:
@@ -146,7 +151,8 @@ def suffer(all_three: Hosts, trial: Trial, expected, num_epochs: int, chance: ra
         elastic = ["--min-np", trial.ranks_of_host, "--max-restarts", 3 * len(trial.losses)]
         logs = ["--log-dir", folder / "out", "--tee"]
         began = time.monotonic()
-        job = jobs.start(all_three, *options(trial), *elastic, *logs, *worlds.arguments(folder, num_epochs))
+        program = worlds.arguments(folder, num_epochs, every=EVERY[trial.kept])
+        job = jobs.start(all_three, *options(trial), *elastic, *logs, *program)
         thread = threading.Thread(target=strike, args=[all_three, trial, job, residents, chance])
         thread.start()
         try:
@@ -157,9 +163,14 @@ def suffer(all_three: Hosts, trial: Trial, expected, num_epochs: int, chance: ra
         except AssertionError as error:
             trial.ended = str(error).splitlines()[0]
         thread.join()
-        trial.orphans = len(residents.left(60))
+        trial.orphans = len(residents.left(60)) + len(in_memory())
         for host in NAMES:
             all_three.end(host, residents.of(host))
+
+
+def in_memory() -> list[Path]:
+    """What jobs have left in the memory of the hosts."""
+    return [path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")]
 
 
 def strike(all_three: Hosts, trial: Trial, job: Job, residents: jobs.Residents, chance: random.Random) -> None:
@@ -200,11 +211,12 @@ def show(trials: list[Trial]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    columns = ("hosts x ranks", "lost after s + away s", "worlds", "steps lost", "ETTR", "s", "ended", "orphans")
+    columns = ("hosts x ranks", "often", "lost after s + away s", "worlds", "steps lost", "ETTR", "s", "ended", "left")
     table = Table(*columns)
     for trial in trials:
         table.add_row(
             f"{trial.num_hosts} x {trial.ranks_of_host}",
+            trial.kept,
             ", ".join(map(str, trial.happened)),
             trial.worlds,
             f"{trial.steps_lost}",
@@ -214,13 +226,16 @@ def show(trials: list[Trial]) -> None:
             f"{trial.orphans}",
         )
     Console(width=150).print(table)
-    losses = sum(len(trial.happened) for trial in trials)
-    well = sum(trial.is_well for trial in trials)
-    print(
-        f"{losses} losses; {well} of {len(trials)} jobs ended as without a loss; "
-        f"{sum(trial.steps_lost for trial in trials) / max(losses, 1):.1f} steps lost each; "
-        f"{sum(trial.orphans for trial in trials)} processes were left"
-    )
+    for kept in EVERY:
+        own = [trial for trial in trials if trial.kept == kept]
+        losses = sum(len(trial.happened) for trial in own)
+        well, steps = sum(trial.is_well for trial in own), sum(trial.steps_lost for trial in own)
+        share = sum(trial.ettr * trial.seconds for trial in own) / max(sum(trial.seconds for trial in own), 1e-9)
+        print(
+            f"often to {kept}: {losses} losses; {well} of {len(own)} jobs ended as without a loss; "
+            f"{steps / max(losses, 1):.1f} steps lost each; ETTR {100 * share:.0f} %; "
+            f"{sum(trial.orphans for trial in own)} processes or folders were left"
+        )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.ranks.pool import RankPool
+from tests.sweeps import EVERY
 
 RAN, DISTANCES = "keras_par_ran", "keras_par_distances"  # what a worker tells
 
@@ -55,6 +56,18 @@ def pytest_sessionfinish(session):
         _ran[f"{kind} {size}"] += each.num_tasks
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[RAN], session.config.workeroutput[DISTANCES] = dict(_ran), _distances
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks as slow what `sweeps` leaves to `make test-all`."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        name = f"{item.path.name}::{item.originalname}"
+        if name in EVERY:
+            if seen[name] % EVERY[name]:
+                item.add_marker(pytest.mark.slow)
+            seen[name] += 1
 
 
 def pytest_configure(config):

@@ -1,17 +1,23 @@
 """Checkpoints in the memory of hosts: who keeps whose, which one a job goes on from, and that nothing is left."""
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_par.base import host_memory
-from keras_par.checkpoint.memory import partners
+from keras_par.checkpoint import memory as memories
+from keras_par.checkpoint.grid import in_a_row
+from keras_par.checkpoint.manifest import File, Manifest
+from keras_par.checkpoint.memory import Memory, partners
 from keras_par.checkpoint.rescue import Held, choice
+from keras_par.comm.solo import SoloCommunicator
 from tests import worlds
-from tests.launcher import Job, of_kind, run
+from tests.launcher import Job, of_kind, program, run
 
 RARE, OFTEN = 1000, 3  # steps from one checkpoint to the next
 
@@ -27,7 +33,7 @@ class Kept:
 
     def __init__(self, job: Job):
         worlds.wait_until(job, lambda: worlds.ranks(job))
-        self._job, self._token = job, worlds.ranks(job)[0].environ()[host_memory.VARIABLE]
+        self._job, self._token = job, worlds.ranks(job)[0].environ()[host_memory.JOB]
 
     def wait_for(self, name: str) -> None:
         """Returns once there is such a checkpoint."""
@@ -73,6 +79,27 @@ def test_the_newest_that_hosts_have_together_is_taken(everywhere, newest, expect
     assert (None if found is None else (found[0].serial, found[1])) == expected
 
 
+def test_the_newest_stays_until_all_ranks_have_the_next(tmp_path):
+    memory = Memory(tmp_path / "job/run", SoloCommunicator())
+
+    def begin(serial: int) -> Manifest:
+        manifest = Manifest("CKP-1_1", serial, in_a_row(1), 0, 1, None, 7, None, [], {}, [])
+        memory.path_for(manifest, "rank.0/CKP-1_1.npz").touch()
+        return manifest
+
+    def kept() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "job/run").iterdir())
+
+    assert memory.complete(begin(1)) is None
+    second = begin(2)
+    assert kept() == ["0.1", "0.2"]
+    assert memory.complete(second) is None
+    assert kept() == ["0.1", "0.2"]
+    begin(3)
+    assert kept() == ["0.2", "0.3"]
+    assert (tmp_path / "job").stat().st_mode & 0o077 == 0
+
+
 def test_a_job_goes_on_from_memory_and_leaves_nothing(undisturbed, tmp_path):
     options = ["-np", 2, "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
     job = Job(*options, *worlds.arguments(tmp_path, every=(RARE, OFTEN)))
@@ -87,6 +114,86 @@ def test_a_job_goes_on_from_memory_and_leaves_nothing(undisturbed, tmp_path):
     [name] = re.findall(r"checkpoint (\S+) was in memory and is in '.*checkpoints' now", ended.stdout)
     assert resume["checkpoint"] == name and name.startswith("CKP-2_")
     assert not kept.left()
+
+
+def test_the_same_callbacks_in_two_fits_and_in_any_order_go_on(tmp_path):
+    (plain := tmp_path / "plain").mkdir()
+    assert run("-np", 2, program("memory_fits"), "none", plain / "weights.npz").status == 0
+    options = ["-np", 2, "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
+    ended = run(*options, program("memory_fits"), tmp_path / "checkpoints", tmp_path / "weights.npz")
+    assert ended.status == 0, ended.stderr
+    assert worlds.are_equal(worlds.weights(tmp_path), worlds.weights(plain))
+    names = [resume["checkpoint"] for resume in of_kind(tmp_path / "out", "resume")]
+    assert names[0] == "CKP-2_20" and re.fullmatch(r"CKP-4_1[26]", names[1]) and names[2] == names[1]
+    assert [path.name for path in (tmp_path / "checkpoints").glob("*.json")] == ["CKP-5_20.json"]
+
+
+class Two(threading.Barrier):
+    """What two hosts with a rank each, which are threads, need of a communicator."""
+
+    def __init__(self):
+        super().__init__(2)
+        self.values: list = [None, None]
+
+    def together(self, rank: int, value) -> list:
+        self.values[rank] = value
+        self.wait(10)
+        found = list(self.values)
+        self.wait(10)
+        return found
+
+
+class Rank(SoloCommunicator):
+    """One of them."""
+
+    def __init__(self, rank: int, two: Two):
+        self.rank, self._two = rank, two
+
+    def all_gather_object(self, value, name):
+        return self._two.together(self.rank, f"host {self.rank}" if name == "kp.checkpoint.hosts" else value)
+
+    def all_gather(self, tensor, name):
+        return tf.concat(self._two.together(self.rank, tensor), 0)
+
+    def group(self, groups):
+        return self
+
+
+@pytest.mark.parametrize("fault", [None, "a folder", "full"])
+def test_a_host_without_room_fails_all_and_leaves_no_manifest(fault, tmp_path, monkeypatch):
+    two, results, length = Two(), {}, 3000
+    monkeypatch.setattr(memories, "CHUNK_BYTES", 1024)
+
+    def host(rank: int) -> None:
+        folder = tmp_path / f"host-{rank}/run"
+        memory = Memory(folder, Rank(rank, two))
+        files = [File(f"rank.{each}/CKP-1_1.npz", length + each, "") for each in (0, 1)]
+        manifest = Manifest("CKP-1_1", 1, in_a_row(2), 0, 1, None, 7, None, [], {}, files)
+        memory.path_for(manifest, files[rank].path).write_bytes(bytes([rank + 1]) * (length + rank))
+        if fault is not None and rank == 1:
+            (folder / "0.1/rank.0").mkdir()
+            target = folder / "0.1/rank.0/CKP-1_1.npz.writing"
+            target.mkdir() if fault == "a folder" else target.symlink_to("/dev/full")
+        try:
+            results[rank] = memory.complete(manifest)
+        except ValueError as error:
+            results[rank] = str(error)
+
+    threads = [threading.Thread(target=host, args=[rank]) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    manifests = list(tmp_path.glob("*/run/0.1/CKP-1_1.json"))
+    if fault is None:
+        assert results == {0: None, 1: None} and len(manifests) == 2
+        for rank, foreign in ((0, 1), (1, 0)):
+            copy = tmp_path / f"host-{rank}/run/0.1/rank.{foreign}/CKP-1_1.npz"
+            assert copy.read_bytes() == bytes([foreign + 1]) * (length + foreign)
+        return
+    assert not manifests
+    for text in results.values():
+        assert "cannot be written" in text and "make room there, or leave out memory_every. (on rank 1)" in text
 
 
 def test_a_job_that_gives_up_leaves_nothing_in_memory(tmp_path):

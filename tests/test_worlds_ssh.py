@@ -133,3 +133,16 @@ def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory
     assert f"checkpoint {first['checkpoint']} was in memory" in ended.stdout
     assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE
     assert not [path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")]
+
+
+def test_a_job_that_gives_up_takes_its_memory_away_on_all_hosts(trio, residents, tmp_path):
+    listed = tmp_path / "hosts"
+    listed.write_text(f"{FIRST} slots=1\n{SECOND} slots=1\n")
+    options = ["--hostfile", listed, "--min-np", 2, "--max-restarts", 1, "--elastic-timeout", 1]
+    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)))
+    worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{SECOND}/*/0.*/CKP-1_*.json")), 90)
+    listed.write_text(f"{FIRST} slots=1\n")
+    worlds.kill_rank(job, 0)
+    ended = job.wait()
+    assert ended.status != 0 and "the job does not go on" in ended.stderr
+    assert not [path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")]

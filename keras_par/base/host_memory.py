@@ -1,19 +1,24 @@
 """Where the ranks of a host keep a job's checkpoints in memory; who starts and ends ranks takes these away."""
 
+import contextlib
 import os
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-VARIABLE = "KERAS_PAR_JOB"  # what tells a job from others, where it is started again after a failure
+JOB = "KERAS_PAR_JOB"  # what tells a job from others, where it is started again after a failure
+ATTEMPT = "KERAS_PAR_RESTART_COUNT"
 SHARED = Path("/dev/shm")
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of the job on this host, which need not be there; None where nobody would go on from it."""
-    job = environ.get(VARIABLE)
-    return path_of(job, socket.gethostname()) if job and SHARED.is_dir() else None
+    """The folder of the job on this host, there or not; None, on all hosts, where nobody would go on from it.
+
+    In it are folders, one for each folder of checkpoints on the disk, and in these the generations.
+    """
+    job = environ.get(JOB)
+    return path_of(job, socket.gethostname()) if job else None
 
 
 def path_of(job: str, host: str) -> Path:
@@ -21,8 +26,31 @@ def path_of(job: str, host: str) -> Path:
     return SHARED / f"keras-par-{job}-{host}"
 
 
+def attempt(environ: Mapping[str, str] = os.environ) -> int:
+    """How often the job was started before."""
+    return int(environ.get(ATTEMPT, "0"))
+
+
+def generation(serial: int) -> str:
+    """The folder of a checkpoint of this attempt; no other attempt writes there."""
+    return f"{attempt()}.{serial}"
+
+
+def generations(of: Path, before: int) -> Iterator[Path]:
+    """Those of attempts before one, in the folder for a folder on the disk."""
+    for path in of.glob("*.*"):
+        if int(path.name.partition(".")[0]) < before:
+            yield path
+
+
 def remove(environ: Mapping[str, str]) -> None:
-    """Takes away what the job has on this host."""
+    """Takes away what this attempt of the job and those before it have on this host."""
     found = folder(environ)
-    if found is not None:
-        shutil.rmtree(found, ignore_errors=True)
+    if found is None:
+        return
+    for each in found.glob("*"):
+        for path in generations(each, attempt(environ) + 1):
+            shutil.rmtree(path, ignore_errors=True)
+    for path in (*found.glob("*"), found):
+        with contextlib.suppress(OSError):  # a later attempt is there
+            path.rmdir()

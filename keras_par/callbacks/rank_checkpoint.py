@@ -1,7 +1,6 @@
 """Writes checkpoints of the whole job, so that a kill at any moment leaves only complete ones."""
 
 import math
-import os
 import re
 import warnings
 from pathlib import Path
@@ -131,7 +130,7 @@ class RankCheckpoint(Callback):
         if memory_every is not None and self._memory_folder is None:
             warnings.warn(
                 f"keras-par: RankCheckpoint(memory_every={memory_every}) keeps nothing in memory, because nobody would "
-                "start this job again: start it by 'keras-par run --max-restarts', on hosts with a /dev/shm.",
+                "start this job again: start it by 'keras-par run --max-restarts'.",
                 stacklevel=2,
             )
 
@@ -149,7 +148,12 @@ class RankCheckpoint(Callback):
         self._others = callbacks
 
     def on_train_begin(self, logs=None):
-        self._finish()  # what a fit that failed had begun
+        self._writer.finish()  # what a fit that failed had begun
+        if self._memory is not None:
+            self._memory.give_up()
+
+    def on_all_begun(self) -> None:
+        """Looks at the folder, in which Resume may have written what was in memory."""
         found = look_together(self._directory, self._prefix, self._communicator)
         is_first = self._communicator.rank == 0
         others = folders.ranks_without_process(self._directory, self._communicator.size) if is_first else []
@@ -158,8 +162,7 @@ class RankCheckpoint(Callback):
         self._iterator = epochs.newest()
         self._serial = max(self._serial, found["serial"])
         if self._memory is None and self._memory_folder is not None:
-            attempt = os.environ.get("KERAS_PAR_RESTART_COUNT", "0")
-            memory = Memory(self._memory_folder, attempt, self._communicator)
+            memory = Memory(self._memory_folder, self._communicator)
             self._memory = Writer(memory, self._directory, True, self._communicator)
         if self._best is not None:
             self._best.remember(found["monitored"])
@@ -175,12 +178,16 @@ class RankCheckpoint(Callback):
         self._writer.complete_if_written()
         if self._memory is not None:
             self._memory.complete_if_written()
-        is_due = self._best is None and self._due.after(num_steps) and not self._is_last_step()
-        is_due_in_memory = self._due_in_memory.after(num_steps) and not self._is_last_step()
-        if is_due and not self._is_stopped():  # a stop is followed by the epoch's end, too
-            if not self._writer.is_writing:
-                self._save(self._writer, self._epoch, self._step, None, stopped=False)
-            self._restart()
+        is_due = self._best is None and self._due.after(num_steps)
+        is_due_in_memory = self._memory is not None and self._due_in_memory.after(num_steps)
+        # A last step, and a stop, are followed by the epoch's end.
+        if not (is_due or is_due_in_memory) or self._is_last_step() or self._is_stopped():
+            return
+        if is_due:
+            self._due.restart()
+        if is_due and not self._writer.is_writing:
+            self._save(self._writer, self._epoch, self._step, None, stopped=False)
+            self._due_in_memory.restart()  # it would only repeat the disk's
         elif is_due_in_memory and self._memory is not None and not self._memory.is_writing:
             self._save(self._memory, self._epoch, self._step, None, stopped=False)
             self._due_in_memory.restart()
@@ -196,24 +203,19 @@ class RankCheckpoint(Callback):
             self._restart()
 
     def on_train_end(self, logs=None):
-        self._finish()
+        self._writer.finish()
 
     def on_interrupt(self, epoch_is_complete: bool) -> None:
         """Writes a last checkpoint where the user ends the job, unless only the best are wanted."""
-        self._finish()
+        self._writer.finish()
         if self._best is None:
             epoch, step = (self._epoch + 1, 0) if epoch_is_complete else (self._epoch, self._step)
             if (epoch, step) != self._saved:
                 self._save(self._writer, epoch, step, None, self._is_stopped())
-            self._finish()
-
-    def _finish(self) -> None:
-        for writer in (self._writer, self._memory):
-            if writer is not None:
-                writer.finish()
+            self._writer.finish()
 
     def _restart(self) -> None:
-        """Counts anew from a checkpoint on the disk, which one in memory would only repeat."""
+        """Counts anew."""
         self._due.restart()
         self._due_in_memory.restart()
 

@@ -4,15 +4,17 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from keras_par.base import host_memory
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import whole
 from keras_par.checkpoint.manifest import File, Manifest
+from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import may_have_groups
 from keras_par.comm.segments import host
@@ -28,87 +30,86 @@ class Memory:
 
     Args:
         folder: of this host, for one folder of checkpoints on the disk.
-        attempt: how often the job was started before; what an earlier attempt has left is not written over.
         communicator: of the job.
     """
 
     is_memory = True
 
-    def __init__(self, folder: Path, attempt: str, communicator: Communicator):
-        self._folder, self._attempt, self._rank = folder, attempt, communicator.rank
-        self._hosts = communicator.all_gather_object(host(), "kp.checkpoint.hosts")
-        self._own = [rank for rank, name in enumerate(self._hosts) if name == self._hosts[self._rank]]
-        groups = partners(self._hosts)
+    def __init__(self, folder: Path, communicator: Communicator):
+        self._folder, self._communicator, self._rank = folder, communicator, communicator.rank
+        hosts = communicator.all_gather_object(host(), "kp.checkpoint.hosts")
+        self._own = [rank for rank, name in enumerate(hosts) if name == hosts[self._rank]]
+        groups = partners(hosts)
         self._ranks = next(ranks for ranks in groups if self._rank in ranks)
         self._partners = communicator.group(groups)
+        self._newest: Path | None = None  # that all ranks have completed
 
     def path_for(self, manifest: Manifest, relative: str) -> Path:
-        """Of this rank's file; makes the folder for it."""
+        """Of this rank's file; makes the folder for it, in place of those that are older than the newest."""
         path = self._folder_of(manifest) / relative
-        with contextlib.suppress(OSError):  # whose reason comes again when the file is written
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.parent.mkdir(mode=0o700, exist_ok=True)  # only its user may look into it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self._newest is not None and self._rank == self._own[0]:
+            for other in self._folder.iterdir():
+                if other not in (self._folder_of(manifest), self._newest):
+                    shutil.rmtree(other, ignore_errors=True)
         return path
 
     def complete(self, manifest: Manifest) -> str | None:
-        """Gives partners each other's files, writes the manifest on each host, and removes what is older.
+        """Gives partners each other's files; once all have them, writes the manifest on each host.
 
-        Costs for each CHUNK_BYTES of the largest file an all-gather over the partners.
+        Costs two all-gathers of a few bytes, and for each CHUNK_BYTES of the largest file one over the partners.
+
+        Raises:
+            ValueError: on every rank, if one cannot write its partners' files.
         """
         folder = self._folder_of(manifest)
-        complaint = self._exchange_files(folder, manifest.files)
-        if complaint is not None or self._rank != self._own[0]:
-            return complaint
-        try:
-            manifests.write(folder, manifest)
-        except OSError as error:
-            return cannot_keep(folder, error)
-        for other in self._folder.iterdir():
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
-        return None
+        complaint = None if len(self._ranks) == 1 else self._exchange_files(folder, manifest.files)
+        exchange(self._communicator, "kp.checkpoint.exchanged", None, complaint)
+        self._newest = folder
+        if self._rank == self._own[0]:
+            try:
+                manifests.write(folder, manifest)
+            except OSError as error:
+                complaint = cannot_keep(folder, error)
+        return complaint
 
     def _folder_of(self, manifest: Manifest) -> Path:
-        return self._folder / f"{self._attempt}.{manifest.serial}"
+        return self._folder / host_memory.generation(manifest.serial)
 
     def _exchange_files(self, folder: Path, files: Sequence[File]) -> str | None:
         """Sends this rank's file to its partners, and writes theirs; why that cannot be done, in a sentence.
 
         Every rank takes part to the end, whatever happens to it, so that none waits.
         """
-        foreign = [] if len(self._ranks) == 1 or self._rank != self._first_here() else self._foreign()
+        is_first_here = self._rank == next(rank for rank in self._ranks if rank in self._own)
+        foreign = [rank for rank in self._ranks if is_first_here and rank not in self._own]
         lengths = {rank: files[rank].num_bytes for rank in self._ranks}
-        complaint: str | None = None
-        with contextlib.ExitStack() as stack:
-            targets = {}
-            try:
-                source = stack.enter_context((folder / files[self._rank].path).open("rb"))
+        complaint, num_done, own = None, 0, folder / files[self._rank].path
+        try:
+            with contextlib.ExitStack() as stack:
+                source, targets = stack.enter_context(own.open("rb")), {}
                 for rank in foreign:
-                    path = folder / files[rank].path
-                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    targets[rank] = stack.enter_context(whole(path))
-            except OSError as error:
-                complaint = cannot_keep(folder, error)
-            for begin in range(0, max(lengths.values()) if len(self._ranks) > 1 else 0, CHUNK_BYTES):
-                own = max(0, min(CHUNK_BYTES, lengths[self._rank] - begin))
-                data = source.read(own) if complaint is None else bytes(own)
-                gathered = self._partners.all_gather(tf.io.decode_raw(data, tf.uint8), "kp.checkpoint.partners")
-                start, everything = 0, gathered.numpy().data
-                for rank, length in lengths.items():
-                    end = start + max(0, min(CHUNK_BYTES, length - begin))
-                    if rank in targets and complaint is None:
-                        try:
-                            targets[rank].write(everything[start:end])
-                        except OSError as error:
-                            complaint = cannot_keep(folder, error)
-                    start = end
+                    (folder / files[rank].path).parent.mkdir(exist_ok=True)
+                    targets[rank] = stack.enter_context(whole(folder / files[rank].path))
+                for begin in range(0, max(lengths.values()), CHUNK_BYTES):
+                    data = source.read(CHUNK_BYTES)
+                    num_done += 1
+                    pieces = self._exchange_chunk(lengths, begin, data)
+                    for rank, target in targets.items():
+                        target.write(pieces[rank])
+        except OSError as error:
+            complaint = cannot_keep(folder, error)
+        for begin in range(num_done * CHUNK_BYTES, max(lengths.values()), CHUNK_BYTES):  # which partners wait for
+            self._exchange_chunk(lengths, begin, bytes(max(0, min(CHUNK_BYTES, lengths[self._rank] - begin))))
         return complaint
 
-    def _first_here(self) -> int:
-        """The rank of this host that writes what comes from partners."""
-        return next(rank for rank in self._ranks if rank in self._own)
-
-    def _foreign(self) -> list[int]:
-        return [rank for rank in self._ranks if rank not in self._own]
+    def _exchange_chunk(self, lengths: Mapping[int, int], begin: int, own: bytes) -> dict[int, bytes]:
+        """The partners' bytes from one place of their files on."""
+        sizes = [max(0, min(CHUNK_BYTES, length - begin)) for length in lengths.values()]
+        gathered = self._partners.all_gather(tf.io.decode_raw(own, tf.uint8), "kp.checkpoint.partners")
+        parts = np.split(gathered.numpy(), np.cumsum(sizes)[:-1])
+        return {rank: part.tobytes() for rank, part in zip(lengths, parts, strict=True)}
 
 
 def folder_for(directory: Path, prefix: str) -> Path | None:

@@ -1,16 +1,18 @@
 """Writes what hosts keep in memory to the folder that all ranks see, before a job goes on after a failure."""
 
 import contextlib
+import hashlib
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from keras_par.base import host_memory
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import whole
-from keras_par.checkpoint.manifest import CheckpointError
+from keras_par.checkpoint.manifest import CheckpointError, File
 from keras_par.checkpoint.memory import folder_for
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
@@ -38,7 +40,8 @@ class Held:
 def rescue(folder: Path, prefix: str, communicator: Communicator) -> None:
     """Writes the newest checkpoint in the memory of the hosts to the folder, if the folder has none as new.
 
-    Costs two all-gathers of a few bytes, and four more if there is one; none where nobody starts the job again.
+    After that nothing of earlier attempts is left in memory. Costs two all-gathers of a few bytes, and four more if
+    there is one; none where nobody starts the job again.
 
     Raises:
         ValueError: on every rank, if a rank cannot write it.
@@ -46,13 +49,29 @@ def rescue(folder: Path, prefix: str, communicator: Communicator) -> None:
     own = folder_for(folder, prefix)
     if own is None:
         return
-    held = held_in(own) if communicator.local_rank == 0 else []
+    earlier = [] if communicator.local_rank else list(host_memory.generations(own, host_memory.attempt()))
+    held = [each for path in earlier for each in held_in(path)]
     newest = newest_on_disk(folder, prefix) if communicator.rank == 0 else 0
     answers = exchange(communicator, "kp.rescue.look", [newest, [asdict(each) for each in held]], None)
     found = choice([[Held(**each) for each in told] for _, told in answers], answers[0][0])
-    if found is None:
-        return
-    chosen, source_of = found
+    if found is not None:
+        take(*found, held, folder, communicator)
+    for path in earlier:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def take(
+    chosen: Held, source_of: Mapping[int, int], held: Sequence[Held], folder: Path, communicator: Communicator
+) -> None:
+    """Writes a checkpoint in memory to the folder.
+
+    Args:
+        chosen: the checkpoint.
+        source_of: for each of its files the rank that writes it.
+        held: what this host has.
+        folder: for it.
+        communicator: of the job.
+    """
     mine = next((each for each in held if each.sums == chosen.sums), None)
     files = [file for file, source in source_of.items() if source == communicator.rank]
     exchange(communicator, "kp.rescue.files", None, copied(mine, folder, files) if mine else None)
@@ -63,21 +82,24 @@ def rescue(folder: Path, prefix: str, communicator: Communicator) -> None:
 
 
 def held_in(folder: Path) -> list[Held]:
-    """What this host has; checkpoints whose manifest is damaged count as not there."""
+    """What this host has of a checkpoint, if it has its manifest: the files that fit their checksums."""
     found = []
-    for path in folder.glob("*/*.json"):
+    for path in folder.glob("*.json"):
         with contextlib.suppress(CheckpointError):
             manifest = manifests.read(path)
-            sizes = [num_bytes(path.parent / file.path) for file in manifest.files]
-            ranks = [rank for rank, file in enumerate(manifest.files) if sizes[rank] == file.num_bytes]
+            ranks = [rank for rank, file in enumerate(manifest.files) if fits(folder / file.path, file)]
             sums = [file.sha256 for file in manifest.files]
-            found.append(Held(str(path.parent), manifest.name, manifest.serial, sums, ranks))
+            found.append(Held(str(folder), manifest.name, manifest.serial, sums, ranks))
     return found
 
 
-def num_bytes(path: Path) -> int:
-    """Of a file, -1 if there is none."""
-    return path.stat().st_size if path.exists() else -1
+def fits(path: Path, file: File) -> bool:
+    """True if a file is there and is what its checkpoint was written with."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+    except OSError:
+        return False
 
 
 def newest_on_disk(folder: Path, prefix: str) -> int:

@@ -102,15 +102,23 @@ class Writer:
         manifest, self._manifest = self._manifest, None
         files = exchange(self._communicator, "kp.checkpoint.files", own, self._complaint)
         manifest = dataclasses.replace(manifest, files=[File(**file) for file in files])
-        exchange(self._communicator, "kp.checkpoint.complete", None, self._home.complete(manifest))
-        if self._communicator.rank == 0:
+        complaint = self._home.complete(manifest)
+        if complaint is None and self._communicator.rank == 0:
             about = {"name": manifest.name, "in_memory": self._home.is_memory, **self._taken}
             heartbeat.current().tell("checkpoint", text=f"{manifest.name} in {self._named_in}", **about)
+        exchange(self._communicator, "kp.checkpoint.complete", None, complaint)
+
+    def give_up(self) -> None:
+        """Leaves incomplete what was begun; waits for this rank's thread alone."""
+        if self._manifest is not None and self._thread is not None:
+            self._thread.join()
+        self._manifest = None
 
     def _write(self, manifest: Manifest, arrays: Mapping[str, np.ndarray]) -> None:
         relative = folders.file_of(manifest.name, self._communicator.rank)
-        path = self._home.path_for(manifest, relative)
+        path: Path | str = relative
         try:
+            path = self._home.path_for(manifest, relative)
             self._written = File(relative, *write_arrays(path, arrays))
         except Exception as error:  # in a thread nobody else would hear of it
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"

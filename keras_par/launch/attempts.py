@@ -73,8 +73,10 @@ class Attempts:
     def run(self) -> int:
         """The exit status of the job."""
         began = time.monotonic()
-        status = self._all()
-        remove(self._keeping, str(host_memory.path_of(self._token, "*")), self._job.ssh)
+        try:
+            status = self._all()
+        finally:
+            remove(self._keeping, str(host_memory.path_of(self._token, "*")), self._job.ssh)
         counted, lost = self._account.counted(), self._account.num_steps_lost
         text = f"the job ended with status {status}"
         self._folder.event("end", text, status=status, counted=counted, steps_lost=lost)
@@ -109,7 +111,7 @@ class Attempts:
         """Lets the ranks keep checkpoints in memory, if the job may go on from them."""
         if not self._job.max_restarts:
             return plan
-        return replace(plan, environment=plan.environment | {host_memory.VARIABLE: self._token})
+        return replace(plan, environment=plan.environment | {host_memory.JOB: self._token})
 
     @property
     def _may_restart(self) -> bool:
@@ -145,9 +147,9 @@ class Attempts:
         hosts = list(dict.fromkeys(place.host for place in plan.places))
         text = f"{self._num_ranks} rank(s) on {len(hosts)} host(s), until: {outcome.why}"
         self._folder.event("world", text, num_ranks=self._num_ranks, hosts=hosts, began=began, why=outcome.why)
-        if self._may_restart and outcome.status:
+        if self._job.max_restarts and outcome.status:
             self._keeping.update(hosts)
-        else:
+        elif outcome.status == 0:
             self._keeping.difference_update(hosts)
         return outcome
 
@@ -161,9 +163,7 @@ class Attempts:
             return True
         if outcome.status == 0 or not self._may_restart:
             return False
-        lost = obstacles(list(outcome.lost), self._job.ssh)
-        self._keeping.difference_update(lost)  # their memory is gone, or their agents take it away
-        for host in [*lost, *filter(None, [outcome.refused])]:
+        for host in [*obstacles(list(outcome.lost), self._job.ssh), *filter(None, [outcome.refused])]:
             self._job.worlds.lose(host)
         if outcome.killed is not None and outcome.killed == self._killed and not self._account.has_advanced:
             self._job.worlds.blame(outcome.killed)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from keras_par.agent import wire
 from keras_par.agent.installed import difference, installed
 from keras_par.agent.states import State
+from keras_par.base import host_memory
 from keras_par.base.addresses import lost_in_gloo
 from keras_par.launch.console import Console
 from keras_par.launch.engines import Plan
@@ -19,7 +20,6 @@ CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
 REFUSAL_SECONDS = 10.0  # from a host's refusal, for the agents of others to come
 BEATS_A_SECOND = 1000.0  # of all ranks, which else tell their states each second
 LONGEST_BEAT, BEATS_IN_A_HANG = 15.0, 4.0  # seconds; how often a rank is heard before it is said to hang
-RESTART_VARIABLE = "KERAS_PAR_RESTART_COUNT"
 
 
 class Reception:
@@ -112,7 +112,7 @@ class Reception:
 
     def _environment(self, rank: int) -> dict[str, str]:
         device = self._plan.places[rank].device
-        found = self._exported | self._plan.environment | {RESTART_VARIABLE: str(self._folder.attempt)}
+        found = self._exported | self._plan.environment | {host_memory.ATTEMPT: str(self._folder.attempt)}
         return found if device is None else found | {"DEVICE_ID": device}
 
     def _all_but_output(

@@ -88,7 +88,8 @@ class Supervisor:
                 self._react()
                 self._look_around()
             has_failed = any(end.is_failure for end in self._members.ended.values())
-            self._members.dismiss(has_failed, self._may_go_on and has_failed and not self._num_seen)
+            is_wanted = self._num_seen or self._has_changed  # the end, before which the disk has got a checkpoint
+            self._members.dismiss(has_failed, keeps_memory=self._may_go_on and has_failed and not is_wanted)
             self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
         finally:
             self._kill_engine()
@@ -243,6 +244,13 @@ class Supervisor:
         return self._settings.on_hang == "abort" if self._ending is None else not self._stopped
 
     @property
+    def _has_changed(self) -> bool:
+        """True if all ranks have stopped for another world, so far as they have ended."""
+        first = first_failure(list(self._members.ended.values()))
+        is_calm = first is None or first.is_interrupt or first.was_told
+        return self._change is not None and self._stopped != "" and is_calm
+
+    @property
     def _is_terminating(self) -> bool:
         """True once ranks were told to end."""
         return self._ordered is not None
@@ -280,7 +288,7 @@ class Supervisor:
             elif first is not None:
                 self._console.say(verdict.interrupted(self._interrupts[0], self._stopped, self._checkpoint))
             return Outcome(128 + self._interrupts[0] if first or len(ended) < num_ranks else 0, "its user ended it")
-        if self._change is not None and self._stopped and (first is None or first.is_interrupt or first.was_told):
+        if self._change is not None and self._has_changed:
             return Outcome(0, self._change, is_change=True)
         if self._has_hung:
             return Outcome(HANG_STATUS, "it hung")
