@@ -93,7 +93,9 @@ def launch(args: argparse.Namespace, scenario: str, folder: Path) -> int:
     with noted_signals() as interrupts:
         account = Account()
         account.begin()
-        status = Supervisor(plan, settings, run_folder, console, interrupts, account, None).run().status
+        status = (
+            Supervisor(plan, settings, run_folder, console, interrupts, account, None, may_go_on=False).run().status
+        )
     run_folder.event("end", f"the job ended with status {status}", status=status)
     console.close()
     return status

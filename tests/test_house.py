@@ -14,6 +14,7 @@ import pytest
 from keras_par.seam.page import page
 from keras_par.seam.table.replacements import PATCHES
 from keras_par.seam.table.uses import USES
+from tests.sweeps import EVERY
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "keras_par"
@@ -256,3 +257,9 @@ def test_the_state_of_modules_is_listed():
         for name in re.findall(r"`(\w+)`", names)
     }
     assert found == listed
+
+
+def test_sweeps_are_of_tests_that_are_there():
+    for name in EVERY:
+        file, _, function = name.partition("::")
+        assert f"def {function}(" in (REPOSITORY / "tests" / file).read_text(), name

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.ranks import pool
+from tests.ranks.pool import RankPool
 
 
 def process_id() -> int:
@@ -12,9 +12,8 @@ def process_id() -> int:
 
 
 @pytest.mark.parametrize(("kind", "size"), [("plain", 1), ("ranks", 2)])
-def test_a_pool_goes_on_in_a_new_job(kind, size, monkeypatch):
-    monkeypatch.setattr(pool, "RENEWED_AFTER", 2)
-    ranks = pool.RankPool(size, kind)
+def test_a_pool_goes_on_in_a_new_job(kind, size):
+    ranks = RankPool(size, kind, renewed_after=2)
     try:
         first = ranks.run(process_id)
         ranks.renew()

@@ -465,7 +465,7 @@ def test_calibrate_needs_two_ranks(tmp_path):
 def test_calibrate_measures_what_costs_are_made_of(tmp_path):
     path = tmp_path / "machine.toml"
     command = [str(scripts() / "keras-par"), "calibrate", "-np", "2", "--write", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = read_machine(path)
     assert path.read_text() in done.stdout

@@ -68,10 +68,10 @@ def mpirun(size: int) -> list[str]:
 
 
 class RankPool:
-    """`size` ranks of one job, or, with `kind="plain"`, one process of Keras as it is."""
+    """`size` ranks of one job, or, with `kind="plain"`, one process of Keras as it is; of a new job after some tasks."""
 
-    def __init__(self, size: int, kind: str = "ranks"):
-        self.size, self.kind = size, kind
+    def __init__(self, size: int, kind: str = "ranks", renewed_after: int = RENEWED_AFTER):
+        self.size, self.kind, self._renewed_after = size, kind, renewed_after
         self.num_tasks = 0
         self._begun: Begun | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="kp-test-"))
@@ -175,7 +175,7 @@ class RankPool:
 
     def renew(self) -> None:
         """Starts a new job in place of one that has run many tasks."""
-        if self._num_tasks_of_job >= RENEWED_AFTER and self._begun is None:
+        if self._num_tasks_of_job >= self._renewed_after and self._begun is None:
             self._end()
             self._start()
 
