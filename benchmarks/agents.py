@@ -93,9 +93,8 @@ def launch(args: argparse.Namespace, scenario: str, folder: Path) -> int:
     with noted_signals() as interrupts:
         account = Account()
         account.begin()
-        status = (
-            Supervisor(plan, settings, run_folder, console, interrupts, account, None, may_go_on=False).run().status
-        )
+        supervisor = Supervisor(plan, settings, run_folder, console, interrupts, account, None, may_go_on=False)
+        status = supervisor.run().status
     run_folder.event("end", f"the job ended with status {status}", status=status)
     console.close()
     return status

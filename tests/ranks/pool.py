@@ -68,7 +68,7 @@ def mpirun(size: int) -> list[str]:
 
 
 class RankPool:
-    """`size` ranks of one job, or, with `kind="plain"`, one process of Keras as it is; of a new job after some tasks."""
+    """`size` ranks of one job, or, with `kind="plain"`, one process of Keras as it is; a new job after some tasks."""
 
     def __init__(self, size: int, kind: str = "ranks", renewed_after: int = RENEWED_AFTER):
         self.size, self.kind, self._renewed_after = size, kind, renewed_after
