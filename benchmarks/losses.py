@@ -104,7 +104,7 @@ def main():
     with hosts(*NAMES) as all_three, servers(all_three):
         expected = {}
         while (count := sum(len(trial.happened) for trial in trials)) < args.count:
-            trial = drawn(chance, args.losses)
+            trial = drawn(chance, [*EVERY][len(trials) % len(EVERY)], args.losses)
             key = trial.num_hosts, trial.ranks_of_host
             if key not in expected:
                 expected[key] = undisturbed(all_three, trial, args.epochs)
@@ -118,14 +118,14 @@ def main():
         raise SystemExit(1)
 
 
-def drawn(chance: random.Random, num_losses: int) -> Trial:
+def drawn(chance: random.Random, kept: str, num_losses: int) -> Trial:
     """A job, and what happens to it when."""
     losses = []
     for _ in range(num_losses):
         what = chance.choice(("rank", "host"))
         away = round(chance.uniform(SHORTEST, LONGEST), 1) if what == "host" else 0.0
         losses.append(Loss(what, round(chance.uniform(EARLIEST, LATEST), 1), away))
-    return Trial(chance.choice((2, 3)), chance.choice((1, 2)), chance.choice([*EVERY]), losses)
+    return Trial(chance.choice((2, 3)), chance.choice((1, 2)), kept, losses)
 
 
 def options(trial: Trial) -> list:
