@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items):
     seen: Counter[str] = Counter()
     for item in items:
         name = f"{item.path.name}::{item.originalname}"
-        if name in EVERY:
+        if name in EVERY and item.get_closest_marker("slow") is None:
             if seen[name] % EVERY[name]:
                 item.add_marker(pytest.mark.slow)
             seen[name] += 1
