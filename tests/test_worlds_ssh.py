@@ -53,19 +53,25 @@ def undisturbed(trio, tmp_path_factory):
     return worlds.weights(folder)
 
 
+def lost_until_it_goes_on(job, trio, residents, out: Path):
+    """How a job ends whose second host is lost, and is back once the job has gone on without."""
+    trio.lose(SECOND, kept=residents.of(SECOND))
+    try:
+        worlds.wait_until(job, lambda: len(of_kind(out, "resume")) == 1, 90)
+    finally:
+        trio.plug(SECOND)
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    return ended
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_job_goes_on_without_a_lost_host_and_takes_it_again(engine, trio, residents, undisturbed, tmp_path):
     options = ["--engine", engine, "-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
     job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
-    trio.lose(SECOND, kept=residents.of(SECOND))
-    try:
-        worlds.wait_until(job, lambda: len(of_kind(tmp_path / "out", "resume")) == 1, 90)
-    finally:
-        trio.plug(SECOND)
-    ended = job.wait()
-    assert ended.status == 0, ended.stderr
+    ended = lost_until_it_goes_on(job, trio, residents, tmp_path / "out")
     found = of_kind(tmp_path / "out", "world")
     assert [world["num_ranks"] for world in found] == [2, 1, 2], ended.stderr
     assert f"on host {SECOND} vanished together with the agent" in found[0]["why"]
@@ -120,13 +126,7 @@ def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory
     worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/CKP-2_*.json")), 90)
     found = [path.parts[-3:] for path in host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/*/*.npz")]
     assert any(sorted(rank for each, rank, _ in found if each == one) == everybody for one, _, _ in found)
-    trio.lose(SECOND, kept=residents.of(SECOND))
-    try:
-        worlds.wait_until(job, lambda: len(of_kind(tmp_path / "out", "resume")) == 1, 90)
-    finally:
-        trio.plug(SECOND)
-    ended = job.wait()
-    assert ended.status == 0, ended.stderr
+    ended = lost_until_it_goes_on(job, trio, residents, tmp_path / "out")
     assert [world["num_ranks"] for world in of_kind(tmp_path / "out", "world")] == [2 * slots, slots, 2 * slots]
     first, second = of_kind(tmp_path / "out", "resume")
     assert 0 < first["steps_lost"] <= 6 and second["steps_lost"] == 0
