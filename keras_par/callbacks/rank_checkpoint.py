@@ -73,8 +73,9 @@ class RankCheckpoint(Callback):
 
     Costs six all-gathers of a few bytes for each checkpoint, two at the begin of training, and one all-reduce of a
     scalar at the end of an epoch, for each checkpoint, and at each step while one is being written; for
-    `every_seconds` see `checkpoint.due`. One in memory costs besides, on several hosts, all-gathers of the ranks'
-    files among as many ranks as hosts keep them.
+    `every_seconds` see `checkpoint.due`. One in memory costs the same, two more all-gathers of a few bytes, and on
+    several hosts all-gathers of the ranks' files, each over two or three ranks. The first needs one all-gather of the
+    hosts' names, and some for groups of ranks.
     """
 
     reads_own_logs = True
@@ -179,7 +180,9 @@ class RankCheckpoint(Callback):
         if self._memory is not None:
             self._memory.complete_if_written()
         is_due = self._best is None and self._due.after(num_steps)
-        is_due_in_memory = self._memory is not None and self._due_in_memory.after(num_steps)
+        is_due_in_memory = self._due_in_memory.after(num_steps) and not (
+            self._memory is None or self._memory.is_writing
+        )
         # A last step, and a stop, are followed by the epoch's end.
         if not (is_due or is_due_in_memory) or self._is_last_step() or self._is_stopped():
             return
@@ -188,7 +191,7 @@ class RankCheckpoint(Callback):
         if is_due and not self._writer.is_writing:
             self._save(self._writer, self._epoch, self._step, None, stopped=False)
             self._due_in_memory.restart()  # it would only repeat the disk's
-        elif is_due_in_memory and self._memory is not None and not self._memory.is_writing:
+        elif is_due_in_memory and self._memory is not None:
             self._save(self._memory, self._epoch, self._step, None, stopped=False)
             self._due_in_memory.restart()
 

@@ -108,10 +108,9 @@ class Attempts:
                 return status
 
     def _with_memory(self, plan: Plan) -> Plan:
-        """Lets the ranks keep checkpoints in memory, if the job may go on from them."""
-        if not self._job.max_restarts:
-            return plan
-        return replace(plan, environment=plan.environment | {host_memory.JOB: self._token})
+        """Lets the ranks keep checkpoints in memory, if the job may go on from them, and never as another job."""
+        token = self._token if self._job.max_restarts else ""
+        return replace(plan, environment=plan.environment | {host_memory.JOB: token})
 
     @property
     def _may_restart(self) -> bool:
