@@ -39,9 +39,15 @@ def remove_session(folder: str | None) -> None:
 
 
 def end_engine(environ: Mapping[str, str]) -> None:
-    """Kills the mpirun that started this agent, or its daemon: nobody else does once the launcher is gone."""
+    """Kills the mpirun that started this agent, or its daemon: nobody else does once the launcher is gone.
+
+    Its ssh ends too, which else waits for as long as TCP does where the other host has been lost.
+    """
     with contextlib.suppress(psutil.Error):
         parent = psutil.Process().parent()
         if parent is not None and Path(parent.cmdline()[0]).name in ENGINES:
+            connections = [child for child in parent.children() if child.name() == "ssh"]
             parent.send_signal(signal.SIGKILL)
             remove_session(environ.get(SESSION))
+            for connection in connections:
+                connection.kill()
