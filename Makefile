@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo docs test test-cluster test-all test-keras on-keras check browser bench setup clean
+.PHONY: demo docs test test-long test-cluster test-all test-keras on-keras check browser bench setup clean
 
 setup: $(VENV)/ready
 
@@ -50,7 +50,11 @@ browser:
 WORKERS ?= 2
 PYTEST := python -m pytest --numprocesses $(WORKERS) --dist worksteal
 test: check browser
-	$(PYTEST) -m "not slow and not cluster"
+	$(PYTEST) -m "not long and not slow and not cluster"
+
+# Whole jobs and trainings that would make `make test` twice as long; continuous integration runs them, too.
+test-long: setup browser
+	$(PYTEST) -m "long and not slow and not cluster"
 
 # Hosts are network namespaces with OpenSSH servers, or a SLURM, of their own; one process runs the tests, one after another.
 CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client slurm-wlm munge

@@ -60,13 +60,13 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks as slow what `sweeps` leaves to `make test-all`."""
+    """Marks as long what `sweeps` leaves to `make test-long`."""
     seen: Counter[str] = Counter()
     for item in items:
         name = f"{item.path.name}::{item.originalname}"
         if name in EVERY and item.get_closest_marker("slow") is None:
             if seen[name] % EVERY[name]:
-                item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.long)
             seen[name] += 1
 
 

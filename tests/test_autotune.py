@@ -79,6 +79,7 @@ def test_the_first_steps_choose_the_buckets(size, ranks, tmp_path):
     assert content["options"]["fusion_mb"] == autotune_tasks.SIZES[1]
 
 
+@pytest.mark.long
 def test_buckets_are_chosen_over_gloo(tmp_path):
     path = tmp_path / "tuned.toml"
     ended = start("horovodrun --gloo", 2, "-m", "tests.autotune_tasks", str(path), KERAS_PAR_SHARED_MEMORY="0")

@@ -10,6 +10,7 @@ from tests.ranks.pool import Failure, together
 TRAINED = [which for which in binding_tasks.BEFORE if which != "never compiled"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", TRAINED)
 def test_models_older_than_the_strategy_train_together(which, ranks, plain, exactness, tmp_path):
     path = str(tmp_path / "model.keras")
@@ -46,6 +47,7 @@ def test_without_a_strategy_all_ranks_are_told(method, ranks):
         assert "set_distribution(kp.DataParallel())" in result.message and "kp.independent()" in result.message
 
 
+@pytest.mark.long
 def test_a_strategy_on_one_rank_only_ends_both(ranks):
     pool = ranks(2)
     results = pool.attempt(binding_tasks.strategy_on_rank_0, seconds=60)

@@ -152,6 +152,7 @@ FAILURES = """
 """
 
 
+@pytest.mark.long
 def test_failures_raise_the_sentence_of_the_launcher(tmp_path):
     path = script(tmp_path, FAILURES)
     ended = call(path)
@@ -214,11 +215,13 @@ HISTORIES = """
 """
 
 
+@pytest.mark.long
 def test_a_history_comes_back_with_its_model(tmp_path):
     tell = found(call(script(tmp_path, HISTORIES)))
     assert tell["loss"][0] == tell["loss"][1] and tell["weights"][0] == tell["weights"][1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["mpi", "gloo"])
 def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(engine, tmp_path):
     job = Job(script(tmp_path, INTERRUPTED), tmp_path, engine, launcher=())

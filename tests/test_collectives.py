@@ -32,6 +32,7 @@ def test_a_synchronized_layer_costs_one_gather_forward_and_one_reduce_backward(r
         assert kinds.count("all_reduce") == 2 * num_traces  # the layer's, and the gradients'
 
 
+@pytest.mark.long
 def test_eager_collectives_of_different_names_are_never_joined(ranks):
     for sums in ranks(3).run(tasks.reduce_in_another_order):
         assert sums == {"ones": 3, "tens": 30}

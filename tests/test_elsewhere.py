@@ -109,6 +109,7 @@ def torch_loop(code: str) -> str:
     return in_place_of(code, "dist.destroy_process_group()\n", "")
 
 
+@pytest.mark.long
 def test_ddp_of_pytorch(both):
     page = tabs("pytorch.md")
     both(page["keras-par"][0], torch_loop(page["DDP"][0]), TORCHRUN, OF_TORCH)

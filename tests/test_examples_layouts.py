@@ -17,6 +17,7 @@ def quickstart(tmp_path_factory):
     return job, folder
 
 
+@pytest.mark.long
 def test_the_quickstart_loses_what_one_process_loses(quickstart):
     """Rows A7 and K1: equal losses on all ranks, as LossMonitor prints them."""
     job, _ = quickstart
@@ -60,6 +61,7 @@ def test_a_small_gpt_on_two_by_two():
     assert [float(loss) for loss in losses] == pytest.approx([float(expected)] * 4, rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "convnet"))]
 )

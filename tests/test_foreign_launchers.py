@@ -53,12 +53,14 @@ def require_two_equal_ranks(command, **variables):
     assert len({line.partition(", sum")[2] for line in said}) == 1, said
 
 
+@pytest.mark.long
 def test_torchrun_starts_a_job(tmp_path):
     """Its agent listens at MASTER_PORT itself."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     require_two_equal_ranks([*torchrun, write_script(tmp_path, TRAINING)])
 
 
+@pytest.mark.long
 def test_srun_starts_a_job(tmp_path):
     """By a stand-in for srun."""
     script = textwrap.dedent(SRUN).format(

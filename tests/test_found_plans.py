@@ -65,6 +65,7 @@ def kinds_of(seeds: Iterable[int], num_ranks: int, ranks, plain, exactness) -> C
     return found
 
 
+@pytest.mark.long
 def test_some_plans_that_are_found_end_where_one_process_ends(ranks, plain, exactness):
     found = kinds_of(range(5, 15), 2, ranks, plain, exactness)
     assert set(found) == {"data parallel", "divided", "stored in parts"}

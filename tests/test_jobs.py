@@ -39,6 +39,7 @@ def test_every_launcher_gives_the_same_losses(launchers, data_dir):
     assert found["mpirun"] == pytest.approx(losses(alone), rel=1e-4)
 
 
+@pytest.mark.long
 def test_a_mesh_that_needs_groups_of_ranks_where_horovod_may_make_none_is_refused_on_every_rank(tmp_path):
     script = write_script(
         tmp_path,
@@ -95,6 +96,7 @@ def test_the_example_in_one_process_starts_neither_horovod_nor_mpi(data_dir, tmp
     assert "mapped: False False" in job.output
 
 
+@pytest.mark.long
 def test_the_line_through_four_points_matches_its_oracle():
     """Row E4: w walks to [2, 3]; at step 50 the local losses are 2.5337e-4 and 4.1119e-3."""
     job = start("mpirun", 2, "examples/ddp_train.py")
@@ -107,6 +109,7 @@ def test_the_line_through_four_points_matches_its_oracle():
         assert [float(value) for value in w] == pytest.approx([2.0, 3.0], abs=1e-6)
 
 
+@pytest.mark.long
 def test_the_hand_written_loop_ends_where_fit_ends():
     job = start("mpirun", 2, "examples/gradient_tape.py", **WITH_EXTRAS)
     assert job.status == 0, job.output
@@ -115,6 +118,7 @@ def test_the_hand_written_loop_ends_where_fit_ends():
     assert all(float(distance) < 1e-6 for distance in distances)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", ["ddp_train.py", pytest.param("gradient_tape.py", marks=pytest.mark.slow)])
 def test_examples_have_a_smoke_run(example):
     job = start("mpirun", 2, f"examples/{example}", "--smoke", **WITH_EXTRAS)

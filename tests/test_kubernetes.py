@@ -135,6 +135,7 @@ def test_the_train_jobs_command_starts_its_ranks(tmp_path):
     assert "-H " + ",".join(host for host in hosts for _ in range(trainer["numProcPerNode"])) in ended.stdout
 
 
+@pytest.mark.long
 def test_the_jobs_line_starts_ranks_which_a_lost_pod_ends_and_new_pods_go_on(tmp_path):
     wanted = trained(Pods(tmp_path / "whole"))
 

@@ -21,6 +21,7 @@ def sentences_of(results):
     return results[0]["said"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_each_row_is_on_one_rank(size, ranks, tmp_path):
     ranks(size).run(tfds_tasks.write, data_dir=str(tmp_path), num_rows=22, num_files=4)

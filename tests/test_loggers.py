@@ -14,6 +14,7 @@ def metrics(folder: Path) -> dict[str, list[float]]:
     return {name: [float(line.split()[1]) for line in lines] for name, lines in found.items()}
 
 
+@pytest.mark.long
 def test_mlflow_logs_once_what_one_process_logs(ranks, plain, tmp_path):
     plain.run(tasks.mlflow_fit, folder=str(tmp_path / "plain"), distributed=False)
     logs = ranks(2).run(tasks.mlflow_fit, folder=str(tmp_path / "ranks"))
@@ -26,6 +27,7 @@ def test_mlflow_logs_once_what_one_process_logs(ranks, plain, tmp_path):
     assert not (tmp_path / "ranks/rank1").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("only_rank", [None, 1])
 def test_a_logger_runs_on_the_lowest_rank_that_has_it(only_rank, ranks, tmp_path):
     results = ranks(2).run(tasks.fit, folder=str(tmp_path), which="Logger", only_rank=only_rank)
@@ -67,6 +69,7 @@ def test_a_kind_of_model_checkpoint_does_all_on_one_rank(ranks, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.h5*")) == ["0.weights.h5", "0.weights.h5.uploaded"]
 
 
+@pytest.mark.long
 def test_one_that_needs_all_ranks_is_told_how_to_get_them(tmp_path):
     """It ends the job, and so is one of its own."""
     script = f"""

@@ -101,6 +101,7 @@ def test_the_newest_stays_until_all_ranks_have_the_next(tmp_path):
     assert (tmp_path / "job").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_a_job_goes_on_from_memory_and_leaves_nothing(undisturbed, tmp_path):
     options = ["-np", 2, "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
     job = Job(*options, *worlds.arguments(tmp_path, every=(RARE, OFTEN)))

@@ -61,6 +61,7 @@ def test_a_mesh_ends_where_one_process_ends(name, optimizer, mesh, ranks, plain,
         assert result["evaluated"] == pytest.approx(twin["evaluated"], rel=2e-5)
 
 
+@pytest.mark.long
 def test_a_mesh_of_three_axes(ranks, plain, exactness):
     [twin], results = together(
         plain.begin(layout_tasks.train_on_three_axes, mesh=None),
@@ -151,6 +152,7 @@ def differ_nowhere(drawn, ranks, plain, exactness) -> None:
     compare(results, twin, 2, exactness)
 
 
+@pytest.mark.long
 @settle(8)
 @given(drawn=drawn_models())
 def test_random_models_with_random_layouts(drawn, ranks, plain, exactness):

@@ -115,6 +115,7 @@ def test_a_notebook_trains_on_ranks_and_shows_what_they_print(notebook):
     assert "AutoGraph" not in shown[-1] and "2 ranks finished in" in shown[-1]
 
 
+@pytest.mark.long
 def test_an_error_and_an_interrupt_come_to_the_cell(notebook, tmp_path):
     notebook.run("import keras_par as kp")
     with pytest.raises(CellExecutionError, match="RuntimeError") as error:

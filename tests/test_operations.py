@@ -1,8 +1,11 @@
 """Keras's operations take what ranks divide, whether they have a rule or not."""
 
+import pytest
+
 from tests import operation_tasks
 
 
+@pytest.mark.long
 def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(ranks):
     results = ranks(2).run(operation_tasks.differences)
     assert [result["size"] for result in results] == [2, 2]

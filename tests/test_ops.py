@@ -77,6 +77,7 @@ def test_collectives_that_cannot_be_are_one_sentence(ranks):
         ] * 4, said
 
 
+@pytest.mark.long
 def test_the_example_ends_with_the_same_numbers_on_any_number_of_ranks():
     found = {}
     for launcher, size in (("python", 1), ("mpirun", 2)):

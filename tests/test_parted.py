@@ -30,6 +30,7 @@ def refused(results: list, kind: str) -> str:
     return results[0].message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", parted_tasks.COMPILED)
 def test_models_that_are_compiled_otherwise_are_refused(which, ranks):
     message = refused(ranks(2).attempt(parted_tasks.compile_otherwise, which=which), "AgreedValueError")

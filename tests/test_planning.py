@@ -79,6 +79,7 @@ def test_the_page_shows_mesh_and_layers(tmp_path):
     assert "http" not in text.replace("http-equiv", "")
 
 
+@pytest.mark.long
 def test_the_plan_shows_what_follows_and_refuses_what_a_run_refuses(tmp_path):
     """Row A3 of the tutorials: one product is said, ReLU and the second product follow."""
     strategy = tmp_path / "one.toml"
@@ -140,6 +141,7 @@ def test_many_ranks_are_shown_as_a_slice():
     assert ranks_shown((0, 1, 2, 4, 8)) == "(0, 1, 2, 4, 8)"
 
 
+@pytest.mark.long
 def test_sizes_that_inputs_leave_open_are_given():
     model = "tests/planning_tasks.py:of_any_length"
     common = ("data-parallel", model, "--ranks", "2", "--batch-size", "4", "--json")

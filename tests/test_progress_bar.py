@@ -71,6 +71,7 @@ def test_reading_the_clock_makes_no_collective_wait_for_another(ranks):
     assert 0 < found["seconds"] < 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -47,6 +47,7 @@ def test_rows_that_only_their_rank_knows_have_their_part_of_the_draws(ranks, pla
         exactness(relative_distance(weights, twin), 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", random_tasks.SHUFFLED)
 def test_generators_stand_after_fit_where_they_stand_in_one_process(which, ranks, plain, exactness):
     [twin], results = together(
@@ -81,6 +82,7 @@ SENTENCES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", SENTENCES)
 def test_what_is_not_as_in_one_process_is_said_once(which, ranks):
     first, second = ranks(2).run(random_tasks.unlike_sentences, which=which)

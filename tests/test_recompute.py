@@ -56,6 +56,7 @@ def test_logits_are_remembered(layout, ranks, plain, exactness):
     compare(ranks, plain, exactness, "sharp", 1e-6, policy="float64", layout=layout, recompute=("down", "up"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["dense", "attention", "state", "loop"])
 def test_one_rank_recomputes(name, ranks, plain, exactness):
     compare(ranks, plain, exactness, name, 1e-6, 1, layout=recompute_tasks.DATA, recompute=RECOMPUTED[name])
@@ -68,6 +69,7 @@ def test_every_mode_of_kerass_scope_trains_as_without(name, layout, mode, ranks,
     compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=(), mode=mode)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "tolerance"),
     [pytest.param("mixed_float16", 2e-3, marks=pytest.mark.slow), ("mixed_bfloat16", 1e-2)],
@@ -96,6 +98,7 @@ SENT = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "layout"), [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] == "attention")) for each in SENT]
 )
@@ -109,6 +112,7 @@ def test_a_step_sends_twice_what_goes_forward(name, layout, ranks):
     assert found[0]["layers"] == without[0]["layers"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", [recompute_tasks.DATA, pytest.param("columns and rows", marks=pytest.mark.slow)])
 def test_a_step_takes_less_memory(layout):
     job = start("mpirun", 2, program("recompute_memory"), layout, **memory.KEEPING_NONE)

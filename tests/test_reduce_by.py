@@ -34,6 +34,7 @@ def test_describe_says_the_way(ranks):
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mesh", [(2, 1), (1, 2)])
 def test_a_mesh_over_all_ranks_sums_the_way_that_is_chosen(mesh, ranks):
     for result in ranks(2).run(tasks.train, ways=["shared_memory", "horovod"], epochs=2, mesh=mesh):

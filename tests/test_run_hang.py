@@ -100,6 +100,7 @@ def test_one_interrupt_ends_a_job_that_hangs(tmp_path):
     assert "run different code from step 5 of epoch 1 on" in ended.panels[-1]
 
 
+@pytest.mark.long
 def test_ranks_that_save_after_an_interrupt_are_left_to_it(tmp_path):
     """Although one waits for another for longer than is a hang, which is told."""
     folder = tmp_path / "out"

@@ -105,6 +105,7 @@ def test_a_failure_is_told_with_stdout_closed():
     assert result.returncode == 7 and "rank 1 failed first" in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [1, 4])  # in which agents are not yet, and are, unable to say more
 def test_output_that_nobody_reads_does_not_make_the_launcher_deaf(seconds, tmp_path):
     """As in a pager, or after Ctrl-S."""

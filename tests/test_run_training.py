@@ -27,6 +27,7 @@ def uninterrupted(tmp_path_factory):
     return weights(run("-np", 2, program("train"), tmp_path_factory.mktemp("checkpoints"), NUM_EPOCHS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trouble", "size", "status", "words"),
     [
@@ -119,6 +120,7 @@ def test_time_is_told_by_phase(tmp_path):
     assert waiting["reduce"] - slow["reduce"] > 0.075
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pause", "rows", "phase"), [(0.1, 8, "data"), (0.0, 4096, "forward-backward")])
 def test_computing_is_told_from_reading(tmp_path, pause, rows, phase):
     """Steps of some 100 ms, which either their data or their products take; ten looks a second tell which."""

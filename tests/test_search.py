@@ -80,6 +80,7 @@ def divided_models(draw):
     return kind, draw(st.lists(part, min_size=1, max_size=4)), mesh, draw(st.lists(st.integers(0, 30), min_size=3))
 
 
+@pytest.mark.long
 @given(divided_models())
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_random_models_send_what_is_planned(ranks, drawn):
@@ -298,6 +299,7 @@ def test_what_is_said_of_one_layer_is_not_said_of_those_like_it(ranks):
         assert found["layouts"].get("up_0/kernel") != (MODEL, None)
 
 
+@pytest.mark.long
 def test_the_first_search_on_a_machine_leaves_names_and_weights_as_they_would_be(ranks, plain, tmp_path, exactness):
     """It measures the machine before, which builds models of its own."""
     results, [alone] = together(
@@ -343,6 +345,7 @@ def test_the_command_writes_a_file_that_the_plan_takes(tmp_path):
     assert "why not" in told.stdout and "data parallel" in told.stdout and "attention_1" in told.stdout
 
 
+@pytest.mark.long
 def test_what_the_command_cannot_do_is_one_sentence():
     done = run_plan(
         "tests/search_tasks.py:gpt", "--search", "dynamic", "--ranks", "2", "--memory", "1MB", "--machine", "gpu-host"
@@ -462,6 +465,7 @@ def test_calibrate_needs_two_ranks(tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "is not a whole number of at least 2" in done.stderr
 
 
+@pytest.mark.long
 def test_calibrate_measures_what_costs_are_made_of(tmp_path):
     path = tmp_path / "machine.toml"
     command = [str(scripts() / "keras-par"), "calibrate", "-np", "2", "--write", str(path)]

@@ -83,6 +83,7 @@ def test_what_layers_send_again_is_planned(name, mesh, ranks):
         assert sum(twice["counted"].values()) > sum(once["counted"].values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_plan_that_computes_layers_again_trains_as_one_process(inline, ranks, plain, exactness):
     machine = KNOWN.text()
@@ -103,6 +104,7 @@ def test_a_plan_that_computes_layers_again_trains_as_one_process(inline, ranks, 
             exactness(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3), 1e-5)
 
 
+@pytest.mark.long
 def test_a_plan_that_computes_layers_again_is_planned_from_its_file(tmp_path):
     path, machine = tmp_path / "found.toml", tmp_path / "machine.toml"
     machine.write_text(KNOWN.text())

@@ -72,6 +72,7 @@ def cells(browser, table: str) -> list[list[str]]:
     return browser.execute_script(script, f"#{table} tbody tr")
 
 
+@pytest.mark.long
 def test_the_page_of_a_search_shows_what_was_found(searched, browser):
     page, found = searched
     seen = look(browser, page, 1200)
@@ -117,6 +118,7 @@ def test_the_page_fits_any_window(searched, browser, width, scheme):
     assert (seen.page["background"] == "rgb(255, 255, 255)") == (scheme == "light")
 
 
+@pytest.mark.long
 def test_a_plan_predicts_time_and_memory_whatever_its_axes_are_called(tmp_path, machine):
     found = {}
     for name, mesh, names in (

@@ -163,6 +163,7 @@ def in_old_form(path: Path) -> None:
     path.write_text(json.dumps({**document, "version": 1, "checksum": manifests.checksum(body)}))
 
 
+@pytest.mark.long
 def test_from_mesh_to_mesh_to_one_process(ranks, tmp_path, exactness):
     """Gradients are being accumulated at each stop, metrics of an epoch are half done, the first form is the old."""
     [twin] = run(ranks, tasks.fit, None, folder=None)
@@ -214,6 +215,7 @@ def only_rank_0_wrote(folder: Path, size: int) -> list[str]:
     return sorted(path.name for path in (folder / "rank0").iterdir())
 
 
+@pytest.mark.long
 def test_saving_writes_ordinary_files_on_rank_0(ranks, plain, tmp_path):
     results = run(ranks, tasks.save, "2x2", folder=str(tmp_path), layout="other")
     assert only_rank_0_wrote(tmp_path, len(results)) == ["direct.keras", "exported", "model.keras", "model.weights.h5"]
@@ -233,6 +235,7 @@ def test_saving_writes_ordinary_files_on_rank_0(ranks, plain, tmp_path):
     assert all("'call' is Model.save on rank 0 but fit on rank" in other["alone"] for other in others)
 
 
+@pytest.mark.long
 def test_an_ordinary_file_is_loaded_into_a_model_that_is_divided(ranks, plain, tmp_path, exactness):
     path = str(tmp_path / "model.keras")
     [twin] = plain.run(tasks.fit_and_save, path=path)

@@ -49,6 +49,7 @@ def run(ending: str, size: int = SIZE, **variables: str) -> list[tuple[int, str]
     return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow), 5])  # five add up a part each
 def test_collectives_are_exact_and_ranks_in_different_ones_are_told(size):
     results = run("another", size)
@@ -60,6 +61,7 @@ def test_collectives_are_exact_and_ranks_in_different_ones_are_told(size):
         assert "keras-par's shared memory: communication has been shut down" in output, output
 
 
+@pytest.mark.long
 def test_processors_without_instructions_for_halves_are_exact_too(tmp_path):
     for status, output in run("another", 2, CXX="c++ -mno-f16c", KERAS_PAR_CACHE=str(tmp_path)):
         assert status == 0 and output.startswith("equal\n"), output
@@ -67,6 +69,7 @@ def test_processors_without_instructions_for_halves_are_exact_too(tmp_path):
     assert library.name != native.library().name
 
 
+@pytest.mark.long
 def test_tensors_of_as_many_bytes_and_another_shape_are_never_added():
     results = run("shape")
     told = r"rank \d is in test\.sum, but rank \d in it with tensors of other shapes"

@@ -45,6 +45,7 @@ wait
 """
 
 
+@pytest.mark.long
 def test_a_shell_loop_trains_as_mpirun_does(tmp_path):
     """Rows L5, L7 and L9: a folder, an environment dump and a log for each rank, and a pytest file as the script."""
     script = write_script(tmp_path, TRAINING)
@@ -110,6 +111,7 @@ print(f"rank {kp.rank()} took {taken}\\n", end="", flush=True)
 """
 
 
+@pytest.mark.long
 def test_ranks_of_a_host_take_one_gpu_each(tmp_path):
     """By stand-ins for GPUs."""
     script = write_script(tmp_path, PINNED)

@@ -36,6 +36,7 @@ def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, r
     assert all(result["weights"] == results[0]["weights"] for result in results)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_ranks_of_a_host_divide_a_replica(stage, plain, tmp_path):
     """Of gradients and weights they send each other, between hosts only sums of a rank's part of gradients go."""

@@ -43,6 +43,7 @@ def test_a_world_grows_and_shrinks_as_hosts_come_and_go(undisturbed, tmp_path):
     assert 0 < float(share) < 100
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_is_started_again(undisturbed, tmp_path):
     options = ["-np", 2, "--min-np", 1, "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
     job = Job(*options, *worlds.arguments(tmp_path))

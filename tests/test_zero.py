@@ -68,6 +68,7 @@ def test_all_stages_end_where_one_process_ends_and_two_where_data_parallel_does(
             require_equal(results, whole, 0.0 if is_equal else SUMS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "optimizer", ["averaging and accumulating", *(pytest.param(each, marks=pytest.mark.slow) for each in SIMPLE)]
 )
@@ -83,6 +84,7 @@ def test_dims_are_divided_that_do_not_divide_evenly_and_beside_layouts(optimizer
         require_equal(results, plain, 0.0 if is_equal else SUMS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mesh", [None, pytest.param((4, 1), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_each_two_ranks_may_divide_a_replica(stage, mesh, ranks):
@@ -218,6 +220,7 @@ def formula(stage: int, size: int, num_layers: float) -> tuple[float, float]:
     return most - (1 / size if stage == 3 else 0), most  # where a weight is updated at once, and its gradient goes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stage", "size"), PEAKS)
 def test_memory_is_what_the_formula_says(stage, size):
     ratios = [peak / weights for peak, weights in peaks(stage, size, "mlp", 2048)]
@@ -239,6 +242,7 @@ def test_memory_of_a_gpt_grows_with_its_weights_as_the_formula_says(stage, size)
     assert all(lowest <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)
 
 
+@pytest.mark.long
 def test_the_example_trains_what_one_rank_cannot_hold():
     job = start("mpirun", 2, "examples/fsdp.py", "--zero", "3")
     assert job.status == 0 and job.find("trained by 2 ranks of 700 MB"), job.output

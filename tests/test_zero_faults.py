@@ -25,6 +25,7 @@ def uninterrupted(tmp_path_factory):
     return of_stage
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stage", "moment"),
     [

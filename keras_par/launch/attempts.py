@@ -78,13 +78,13 @@ class Attempts:
         finally:
             remove(self._keeping, str(host_memory.path_of(self._token, "*")), self._job.ssh)
         counted, lost = self._account.counted(), self._account.num_steps_lost
-        text = f"the job ended with status {status}"
-        self._folder.event("end", text, status=status, counted=counted, steps_lost=lost)
         if self._account.num_worlds > 1:
             self._console.say(verdict.worlds(self._account.num_worlds, lost, self._account.share()))
         if status == 0:
             logs = None if self._folder.path is None else str(self._folder.path)
             self._console.say(verdict.finished(self._num_ranks, time.monotonic() - began, logs))
+        text = f"the job ended with status {status}"
+        self._folder.event("end", text, status=status, counted=counted, steps_lost=lost)
         return status
 
     def _all(self) -> int:

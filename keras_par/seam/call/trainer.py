@@ -154,6 +154,7 @@ def told(call):
     try:
         return call()
     except Exception as error:
+        heartbeat.current().enter(heartbeat.SCRIPT)  # the ranks tell each other for some seconds
         shared = failures.explain(error)
         if shared is error:
             raise
