@@ -29,7 +29,7 @@ FEW, WIDE, WEIGHTS = 32, 2048, 4  # rows, width and number of products that read
 NUM_ELEMENTS = 1 << 24  # of the tensors that are read and written
 CHAIN = 200  # operations on small tensors, one after another
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23, 1 << 25)  # bytes of messages
-PRODUCTS = 3
+PRODUCTS, ROWS = 3, 128  # beside which something is sent, as long as that takes
 ASIDE = 24  # small collectives that do not wait for each other
 REPEATS = 7
 IN_A_ROW = 4  # collectives of a call
@@ -46,23 +46,22 @@ def measure() -> Machine:
     small = tf.ones([8])
     chain = time_of(lambda: functools.reduce(lambda value, _: tf.math.sin(value), range(CHAIN), small))
     flops, bytes_per_second = 2 * WIDTH**3 / product, 8 * NUM_ELEMENTS / copy
+    updated = update_bytes(4 * NUM_ELEMENTS // 4, 8 * NUM_ELEMENTS // 4) / update_time()
     num_local = job.local_size
     links: dict[str, dict[str, Link]] = {}
     if job.size > 1:
         reach = "host" if num_local == job.size else "network"
         kinds: dict[Collective, Callable[[Communicator, tf.Tensor, str], tf.Tensor]] = {
             "all_reduce": lambda group, tensor, name: group.all_reduce([tensor], name)[0],
-            "all_gather": lambda group, tensor, name: group.all_gather(tensor, name)[: tensor.shape[0]],
-            "reduce_scatter": lambda group, tensor, name: tf.tile(
-                group.reduce_scatter([tensor], name)[0], [group.size]
-            ),
+            "all_gather": lambda group, tensor, name: group.all_gather(tensor, name),
+            "reduce_scatter": lambda group, tensor, name: group.reduce_scatter([tensor], name)[0],
         }
         links = {kind: {reach: link_of(job, kind, call)} for kind, call in kinds.items()}
     return Machine(
         name=platform.node() or "machine",
         flops=flops,
         bytes_per_second=bytes_per_second,
-        update_bytes_per_second=update_bytes(4 * NUM_ELEMENTS // 4, 8 * NUM_ELEMENTS // 4) / update_time(),
+        update_bytes_per_second=updated,
         kernel_seconds=chain / CHAIN,
         step_seconds=step_seconds(),
         memory_gb=round(psutil.virtual_memory().total / 2**30 / num_local, 1),
@@ -86,17 +85,24 @@ def time_of(compute: Callable[[], tf.Tensor]) -> float:
 
 
 def link_of(group: Communicator, kind: Collective, call: Callable[[Communicator, tf.Tensor, str], tf.Tensor]) -> Link:
-    """The line through the times of messages, with errors counted in parts of the times."""
+    """The line through the times of messages, with errors counted in parts of the times.
+
+    Each message is a tensor of its own, and all results are kept, so that large ones come from memory and not from
+    caches: as in a step, which has read and written other things since.
+    """
     seconds = []
     for size in SIZES:
         name = f"measure.{kind}.{group.reduces_by}.{size}"
-        value = tf.ones([size // 4])
+        values = [tf.ones([size // 4]) for _ in range(IN_A_ROW)]
 
-        def one_more(tensor, number, name=name):
-            return call(group, tensor, f"{name}.{number}")
+        def in_a_row(values=values, name=name) -> tf.Tensor:
+            results: list[tf.Tensor] = []
+            for number, value in enumerate(values):
+                with tf.control_dependencies(results[-1:]):
+                    results.append(call(group, value, f"{name}.{number}"))
+            return tf.add_n([result[:1] for result in results])
 
-        several = functools.partial(functools.reduce, one_more, range(IN_A_ROW), value)
-        seconds.append(time_of(several) / IN_A_ROW)
+        seconds.append(time_of(in_a_row) / IN_A_ROW)
     crossing = [crossing_bytes(kind, size, group.size) for size in SIZES]
     offset, slope = line(crossing, seconds)
     steps = math.ceil(math.log2(group.size))
@@ -140,7 +146,7 @@ def overlap_of(group: Communicator) -> float:
     value = tf.ones([SIZES[-1] // 4])
 
     def products() -> tf.Tensor:
-        return functools.reduce(lambda x, _: tf.linalg.matmul(x, a), range(PRODUCTS), a)[:1, :1]
+        return functools.reduce(lambda x, _: tf.linalg.matmul(x, a), range(PRODUCTS), a[:ROWS])[:1, :1]
 
     def scattered(name: str) -> tf.Tensor:
         return group.reduce_scatter([value], f"measure.overlap.{name}")[0][:1]

@@ -123,28 +123,32 @@ const Sum* widen(const Number* numbers, [[maybe_unused]] Sum* room, [[maybe_unus
   }
 }
 
+// Where `count` sums are in the type of the result; those of 16 bits go to `room`.
 template <class Number, class Sum>
-void narrow(const Sum* sums, Number* result, size_t count) {
+const Number* narrow(const Sum* sums, [[maybe_unused]] Number* room, [[maybe_unused]] size_t count) {
   if constexpr (std::is_same_v<Number, Sum>) {
-    std::memcpy(result, sums, count * sizeof(Number));
+    return sums;
   } else {
     size_t i = 0;
 #if defined(__F16C__)
     if constexpr (std::is_same_v<Number, Half>)
       for (; i + 8 <= count; i += 8)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(result + i),
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(room + i),
                          _mm256_cvtps_ph(_mm256_loadu_ps(sums + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
-    for (; i < count; ++i) narrowed(sums[i], result[i]);
+    for (; i < count; ++i) narrowed(sums[i], room[i]);
+    return room;
   }
 }
 
-// Reduces `count` numbers of each of `size` ranks, at `source(rank)`, into `result`, which may be one of these.
-template <Op op, class Number, class Source>
-void reduce_numbers(Number* result, size_t count, int size, Source source) {
+// Reduces `count` numbers of each of `size` ranks, at `source(rank)`, into `result`, which may be one of these, and where
+// `put(to, from, bytes)` copies them.
+template <Op op, class Number, class Source, class Put>
+void reduce_numbers(Number* result, size_t count, int size, Source source, Put put) {
   using Sum = typename Wide<Number>::type;
   constexpr size_t kBlock = 1024;
   Sum sums[kBlock], room[kBlock];
+  Number results[kBlock];
   const ExactlySmall mode;
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t length = std::min(kBlock, count - begin);
@@ -154,7 +158,7 @@ void reduce_numbers(Number* result, size_t count, int size, Source source) {
       for (size_t i = 0; i < length; ++i) sums[i] = both<op>(first[i], next[i]);
       first = sums;
     }
-    narrow(sums, result + begin, length);
+    put(result + begin, narrow(sums, results, length), length * sizeof(Number));
   }
 }
 

@@ -34,18 +34,16 @@ struct Part {
   char* to;
 };
 
-inline uint32_t chunks_of(size_t bytes) { return uint32_t((bytes + kChunk - 1) / kChunk); }
-
 // Puts what is given into slots, in their order.
 class Filler {
  public:
-  explicit Filler(const Given& given) : given_(given) {}
+  Filler(const Ring& ring, const Given& given) : ring_(ring), given_(given) {}
 
   void operator()(uint32_t, char* slot) {
     for (size_t left = kChunk; left > 0 && piece_ < given_.pieces.size();) {
       const auto& [from, bytes] = given_.pieces[piece_];
       const size_t count = std::min(left, bytes - done_);
-      std::memcpy(slot, from + done_, count);
+      ring_.put(slot, from + done_, count);
       slot += count;
       left -= count;
       done_ += count;
@@ -54,6 +52,7 @@ class Filler {
   }
 
  private:
+  const Ring& ring_;
   const Given& given_;
   size_t piece_ = 0, done_ = 0;
 };
@@ -86,23 +85,26 @@ std::string reduce(Ring& ring, const Collective& collective, const Given& given,
                    bool is_for_all) {
   const size_t bytes = given.bytes();
   Finder find(parts);
-  Filler fill(given);
-  const auto add_up = [&](uint32_t number, size_t offset, size_t count, char* to) {
+  Filler fill(ring, given);
+  const auto add_up = [&](uint32_t number, size_t offset, size_t count, char* to, auto put) {
     const auto source = [&](int of) { return reinterpret_cast<const Number*>(ring.slot(of, number) + offset); };
-    reduce_numbers<op>(reinterpret_cast<Number*>(to), count / sizeof(Number), ring.size, source);
+    reduce_numbers<op>(reinterpret_cast<Number*>(to), count / sizeof(Number), ring.size, source, put);
   };
   if (!is_for_all || ring.size < kRanksOfParts || bytes < kBytesOfParts)
-    return ring.pass(collective, chunks_of(bytes), fill, [&](uint32_t chunk, uint32_t number) {
-      find(chunk, [&](size_t offset, size_t count, char* to) { add_up(number, offset, count, to); });
+    return ring.pass(collective, bytes, fill, [&](uint32_t chunk, uint32_t number) {
+      find(chunk, [&](size_t offset, size_t count, char* to) { add_up(number, offset, count, to, std::memcpy); });
     });
   // The part of a chunk that a rank adds up begins at a multiple of a cache's line.
   const auto begin_of = [&](int of, size_t length) { return of == ring.size ? length : length * of / ring.size / 64 * 64; };
   const auto length_of = [&](uint32_t chunk) { return std::min(kChunk, bytes - size_t(chunk) * kChunk); };
   return ring.pass(
-      collective, chunks_of(bytes), fill,
+      collective, bytes, fill,
       [&](uint32_t chunk, uint32_t number) {
         const size_t begin = begin_of(ring.rank, length_of(chunk)), end = begin_of(ring.rank + 1, length_of(chunk));
-        add_up(number, begin, end - begin, ring.slot(ring.rank, number) + begin);
+        const auto put = [&](void* to, const void* from, size_t count) {
+          ring.put(static_cast<char*>(to), static_cast<const char*>(from), count);
+        };
+        add_up(number, begin, end - begin, ring.slot(ring.rank, number) + begin, put);
       },
       [&](uint32_t chunk, uint32_t number) {
         find(chunk, [&](size_t offset, size_t count, char* to) {
@@ -119,7 +121,7 @@ std::string reduce(Ring& ring, const Collective& collective, const Given& given,
 inline std::string copy(Ring& ring, const Collective& collective, const Given& given,
                         const std::vector<std::vector<Part>>& parts, size_t bytes) {
   std::vector<Finder> find(parts.begin(), parts.end());
-  return ring.pass(collective, chunks_of(bytes), Filler(given), [&](uint32_t chunk, uint32_t number) {
+  return ring.pass(collective, bytes, Filler(ring, given), [&](uint32_t chunk, uint32_t number) {
     for (int of = 0; of < ring.size; ++of)
       find[of](chunk, [&](size_t offset, size_t count, char* to) {
         std::memcpy(to, ring.slot(of, number) + offset, count);

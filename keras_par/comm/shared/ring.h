@@ -21,6 +21,8 @@
 #include <mutex>
 #include <string>
 
+#include "writing.h"
+
 namespace keras_par {
 
 constexpr size_t kChunk = 256 << 10;  // bytes: two of them fit a core's second cache
@@ -48,6 +50,7 @@ struct Member {
   Progress consumed;   // chunks of all ranks that it has read
   std::atomic<int32_t> pid;
   std::atomic<uint32_t> left;
+  std::atomic<Way> way;  // rank 0's: how all put bytes into slots
   Label labels[kSlots];
 };
 
@@ -111,21 +114,24 @@ class Ring {
     for (Progress* progress : {&own().published, &own().reduced, &own().consumed}) wake(*progress);
   }
 
+  // Copies into this rank's slots.
+  void put(char* to, const char* from, size_t bytes) const { keras_par::put(to, from, bytes, way_); }
+
   // Where a rank's bytes of the chunk are that is being read.
   char* slot(int of, uint32_t number) const { return slots_ + (size_t(of) * kSlots + number % kSlots) * kChunk; }
 
-  // Passes `count` chunks on. `fill` puts this rank's one, of a number from 0, into a slot; `read` gets the number and
+  // Passes so many bytes on, in chunks. `fill` puts this rank's one, of a number from 0, into a slot; `read` gets the number and
   // the number by which `slot` knows it, once all ranks have put theirs. Returns an empty text, or what went wrong.
   template <class Fill, class Read>
-  std::string pass(const Collective& collective, uint32_t count, Fill fill, Read read) {
-    return steps(collective, count, 1, fill, [&](int, uint32_t chunk, uint32_t number) { read(chunk, number); });
+  std::string pass(const Collective& collective, size_t bytes, Fill fill, Read read) {
+    return steps(collective, bytes, 1, fill, [&](int, uint32_t chunk, uint32_t number) { read(chunk, number); });
   }
 
   // As `pass`, with a step between, `reduce`, in which each rank may change a part of its own slot that no other reads
   // before all have done so.
   template <class Fill, class Reduce, class Read>
-  std::string pass(const Collective& collective, uint32_t count, Fill fill, Reduce reduce, Read read) {
-    return steps(collective, count, 2, fill, [&](int step, uint32_t chunk, uint32_t number) {
+  std::string pass(const Collective& collective, size_t bytes, Fill fill, Reduce reduce, Read read) {
+    return steps(collective, bytes, 2, fill, [&](int step, uint32_t chunk, uint32_t number) {
       if (step == 1)
         reduce(chunk, number);
       else
@@ -141,31 +147,39 @@ class Ring {
 
   // In each round the newest chunk is published, the one before that goes through step 1, and so on.
   template <class Fill, class Step>
-  std::string steps(const Collective& collective, uint32_t count, uint32_t num_steps, Fill& fill, Step step) {
+  std::string steps(const Collective& collective, size_t bytes, uint32_t num_steps, Fill& fill, Step step) {
+    const uint32_t count = uint32_t((bytes + kChunk - 1) / kChunk);
+    way_ = member(0).way.load(std::memory_order_relaxed);
+    double seconds = 0;
     for (uint32_t round = 0; round < count + num_steps && wrong_.empty(); ++round) {
-      if (round < count) publish(collective, round, fill);
+      if (round < count) publish(collective, round, fill, seconds);
       for (uint32_t each = 1; each <= num_steps && wrong_.empty(); ++each) {
         if (round < each || round - each >= count) continue;
         const uint32_t chunk = round - each, number = begun_ + chunk;
         await_all(each == 1 ? &Member::published : &Member::reduced, number, chunk, collective);
         if (!wrong_.empty()) break;
+        const double begin = now();
         step(int(each), chunk, number);
+        seconds += now() - begin;
         post(each == num_steps ? own().consumed : own().reduced, number + 1);
       }
     }
     begun_ += count;
+    if (rank == 0) own().way.store(choice_.note(way_, seconds, bytes), std::memory_order_relaxed);
     if (num_steps == 1) own().reduced.value.store(begun_);
     if (!wrong_.empty()) leave();
     return wrong_;
   }
 
   template <class Fill>
-  void publish(const Collective& collective, uint32_t chunk, Fill& fill) {
+  void publish(const Collective& collective, uint32_t chunk, Fill& fill, double& seconds) {
     const uint32_t number = begun_ + chunk;
     for (int of = 0; of < size && wrong_.empty(); ++of)
       await(of, member(of).consumed, number + 1 - kSlots, collective.name);
     if (!wrong_.empty()) return;
+    const double begin = now();
     fill(chunk, slot(rank, number));
+    seconds += now() - begin;
     Label& label = own().labels[number % kSlots];
     label.tag = collective.tag ^ chunk;
     label.name[collective.name.copy(label.name, sizeof label.name - 1)] = 0;
@@ -241,6 +255,8 @@ class Ring {
   char* slots_;
   const pid_t pid_ = getpid();
   uint32_t begun_ = 0;  // chunks of the collectives that are complete
+  Way way_ = Way::kCached;
+  Choice choice_;  // rank 0's
   std::string wrong_;
 };
 
