@@ -46,7 +46,7 @@ def measure() -> Machine:
     small = tf.ones([8])
     chain = time_of(lambda: functools.reduce(lambda value, _: tf.math.sin(value), range(CHAIN), small))
     flops, bytes_per_second = 2 * WIDTH**3 / product, 8 * NUM_ELEMENTS / copy
-    updated = update_bytes(4 * NUM_ELEMENTS // 4, 8 * NUM_ELEMENTS // 4) / update_time()
+    update_bytes_per_second = update_bytes(4 * NUM_ELEMENTS // 4, 8 * NUM_ELEMENTS // 4) / update_time()
     num_local = job.local_size
     links: dict[str, dict[str, Link]] = {}
     if job.size > 1:
@@ -61,7 +61,7 @@ def measure() -> Machine:
         name=platform.node() or "machine",
         flops=flops,
         bytes_per_second=bytes_per_second,
-        update_bytes_per_second=updated,
+        update_bytes_per_second=update_bytes_per_second,
         kernel_seconds=chain / CHAIN,
         step_seconds=step_seconds(),
         memory_gb=round(psutil.virtual_memory().total / 2**30 / num_local, 1),

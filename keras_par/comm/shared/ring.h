@@ -120,8 +120,9 @@ class Ring {
   // Where a rank's bytes of the chunk are that is being read.
   char* slot(int of, uint32_t number) const { return slots_ + (size_t(of) * kSlots + number % kSlots) * kChunk; }
 
-  // Passes so many bytes on, in chunks. `fill` puts this rank's one, of a number from 0, into a slot; `read` gets the number and
-  // the number by which `slot` knows it, once all ranks have put theirs. Returns an empty text, or what went wrong.
+  // Passes so many bytes on, in chunks. `fill` puts this rank's one, of a number from 0, into a slot; `read` gets the
+  // number and the number by which `slot` knows it, once all ranks have put theirs. Returns an empty text, or what went
+  // wrong.
   template <class Fill, class Read>
   std::string pass(const Collective& collective, size_t bytes, Fill fill, Read read) {
     return steps(collective, bytes, 1, fill, [&](int, uint32_t chunk, uint32_t number) { read(chunk, number); });
