@@ -63,6 +63,7 @@ def test_the_file_is_a_strategy_with_the_same_options():
     assert strategy.options == {key: value for key, value in options.items() if value is not None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_first_steps_choose_the_buckets(size, ranks, tmp_path):
     path = tmp_path / "folder" / "tuned.toml"

@@ -114,7 +114,6 @@ def start(python: Path | str, *arguments: str, **variables: str) -> tuple[int, d
 # A healthy host
 
 
-@pytest.mark.long
 def test_both_engines_pass_the_self_test_on_two_ranks(healthy):
     assert [finding.text for finding in healthy.findings if finding.severity == "error"] == []
     assert [outcome.engine for outcome in healthy.self_test] == ["mpi", "gloo"]

@@ -32,6 +32,7 @@ def test_the_quickstart_loses_what_one_process_loses(quickstart):
     assert [float(line[2]) for line in told] == pytest.approx([float(line[2]) for line in theirs], rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", range(8))
 def test_the_quickstart_divides_as_it_says(quickstart, rank):
     """Rows A5, A6, K2 to K5: local x (8, 8), local w (8, 16), sums in groups of four, a folder for each rank."""

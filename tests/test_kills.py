@@ -131,6 +131,7 @@ def weights(path: Path) -> dict:
     return found
 
 
+@pytest.mark.long
 def test_writing_survives_kills_at_any_moment(tmp_path):
     result = subprocess.run(
         [sys.executable, "-m", "tests.kill_writer", str(tmp_path), "200", "1"],

@@ -43,6 +43,7 @@ def test_slices_and_sums_of_splits(split, ranks, tmp_path):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [3, 4])
 def test_wrapping_gives_all_ranks_as_many_rows_and_says_so(size, ranks, tmp_path):
     ranks(size).run(tfds_tasks.write, data_dir=str(tmp_path), num_rows=22, num_files=4)

@@ -35,6 +35,7 @@ RANKS, SECONDS = 300, 4.0
 CULPRIT, OTHERS = RANKS // 2, f"ranks 0 to {RANKS // 2 - 1} and {RANKS // 2 + 1} to {RANKS - 1}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scenario", "status", "words", "orders"),
     [

@@ -118,6 +118,7 @@ def test_a_job_goes_on_from_memory_and_leaves_nothing(undisturbed, tmp_path):
     assert not kept.left()
 
 
+@pytest.mark.long
 def test_the_same_callbacks_in_two_fits_and_in_any_order_go_on(tmp_path):
     (plain := tmp_path / "plain").mkdir()
     assert run("-np", 2, program("memory_fits"), "none", plain / "weights.npz").status == 0

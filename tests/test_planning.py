@@ -17,6 +17,7 @@ def run_plan(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mesh", [(1, 2), (2, 2)])
 def test_the_plan_agrees_with_what_a_run_counts(mesh, ranks):
     size = mesh[0] * mesh[1]

@@ -240,6 +240,7 @@ def test_a_gpt_is_divided_as_megatron_divides_it(ranks):
     }  # Shoeybi et al.: 2 + 2 a layer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("search", ["dynamic", "recursive", "exact", "propagation"])
 @pytest.mark.parametrize("name", ["two_layers", "gpt"])
 def test_what_is_found_trains_as_one_process(name, search, ranks, plain, exactness):

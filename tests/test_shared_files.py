@@ -17,6 +17,7 @@ def test_each_rank_caches_in_a_file_of_its_own(ranks, plain, tmp_path, exactness
     assert found == {f"cache-rank-{rank}-of-2.index" for rank in range(2)}
 
 
+@pytest.mark.long
 def test_a_complete_cache_of_one_process_is_read(ranks, plain, tmp_path):
     path = str(tmp_path / "cache")
     assert plain.run(tasks.write_cache, path=path, first=0) == [[0, 1, 2, 3, 4] * 2]

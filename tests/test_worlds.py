@@ -14,6 +14,7 @@ def undisturbed(tmp_path_factory):
     return worlds.undisturbed(tmp_path_factory.mktemp("undisturbed"), 2)
 
 
+@pytest.mark.long
 def test_a_world_grows_and_shrinks_as_hosts_come_and_go(undisturbed, tmp_path):
     script, listed = worlds.discovery_script(tmp_path, "localhost:1\n")
     options = ["--host-discovery-script", script, "--max-np", 2, "--log-dir", tmp_path / "out", "--tee"]
