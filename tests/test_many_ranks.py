@@ -316,6 +316,23 @@ def test_what_is_held_comes_later_in_its_order():
     desk.close()
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_end_that_does_not_read_is_waited_for_unless_it_is_lost(is_lost, monkeypatch):
+    monkeypatch.setattr(wire, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(wire.Channel, "is_lost", is_lost)
+    message = {"output": "x" * 2**24}  # more than sockets hold
+    own, other = socket.socketpair()
+    with own, other:
+        thread = threading.Thread(target=wire.Channel(own).send, args=(message,), daemon=True)
+        thread.start()
+        thread.join(1)
+        assert thread.is_alive() is not is_lost
+        if not is_lost:
+            assert wire.Channel(other).receive() == message
+            thread.join(10)
+            assert not thread.is_alive()
+
+
 def talk(channel: wire.Channel) -> None:
     for number in range(20):
         channel.send({"number": number})

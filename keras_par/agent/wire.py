@@ -5,6 +5,7 @@ import hmac
 import json
 import os
 import secrets
+import select
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ LENGTH_BYTES = 4  # before each message
 MOST_BYTES = 2**28  # of a message; what says more is none
 NONCE_BYTES, PROOF_BYTES = 16, 32
 CONNECT_SECONDS = (5.0, 20.0)  # that the launcher has to answer, the first time and when it may be greeting thousands
+WAIT_SECONDS = 1.0  # for an end that does not read, until its host is looked for
 SILENCE_SECONDS = 60.0  # after which the host at the other end is gone
 TCP_INFO_BYTES = 60  # of struct tcp_info, up to the time since the last confirmation
 
@@ -33,9 +35,15 @@ class Channel:
         self._socket = connection
 
     def send(self, message: Message) -> None:
-        """Sends a message, anything JSON can carry."""
-        with contextlib.suppress(OSError):  # who reads learns it by the end of the stream
-            self._socket.sendall(packed(message))
+        """Sends a message, anything JSON can carry; waits for an end that does not read, unless its host is lost."""
+        rest, room = memoryview(packed(message)), select.poll()
+        with contextlib.suppress(OSError, ValueError):  # who reads learns it by the end of the stream
+            room.register(self._socket, select.POLLOUT)
+            while rest:
+                if room.poll(1000 * WAIT_SECONDS):
+                    rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+                elif self.is_lost:
+                    return
 
     def receive(self) -> Message | None:
         """The next message, None once the other end is gone."""
