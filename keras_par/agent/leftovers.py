@@ -50,4 +50,5 @@ def end_engine(environ: Mapping[str, str]) -> None:
             parent.send_signal(signal.SIGKILL)
             remove_session(environ.get(SESSION))
             for connection in connections:
-                connection.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    connection.kill()
