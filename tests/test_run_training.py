@@ -120,6 +120,23 @@ def test_time_is_told_by_phase(tmp_path):
     assert waiting["reduce"] - slow["reduce"] > 0.075
 
 
+def test_what_ranks_tell_each_other_of_an_error_is_no_callbacks_time(tmp_path):
+    script = tmp_path / "error.py"
+    script.write_text(
+        "import keras, tensorflow as tf, keras_par as kp\nkp.init()\n"
+        "keras.distribution.set_distribution(kp.DataParallel())\n"
+        "fails = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: batch < 9 or 1 / kp.rank())\n"
+        "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])\n"
+        "model.compile('sgd', 'mse')\nx = tf.zeros((8, 4))\n"
+        "model.fit(tf.data.Dataset.from_tensors((x, x[:, :1])).repeat(10), epochs=1, verbose=0, callbacks=[fails])\n"
+    )
+    assert run("-np", 2, "--log-dir", tmp_path / "out", script).status == 1
+    for rank in range(2):
+        *_, last = (tmp_path / f"out/rank.{rank}/progress.jsonl").read_text().splitlines()
+        seconds = json.loads(last)["seconds"]
+        assert seconds["callback"] < 2 < seconds["script"], seconds  # of which the telling takes more than 2
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("pause", "rows", "phase"), [(0.1, 8, "data"), (0.0, 4096, "forward-backward")])
 def test_computing_is_told_from_reading(tmp_path, pause, rows, phase):
