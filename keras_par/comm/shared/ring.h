@@ -151,36 +151,40 @@ class Ring {
   std::string steps(const Collective& collective, size_t bytes, uint32_t num_steps, Fill& fill, Step step) {
     const uint32_t count = uint32_t((bytes + kChunk - 1) / kChunk);
     way_ = member(0).way.load(std::memory_order_relaxed);
-    double seconds = 0;
+    seconds_ = 0;
     for (uint32_t round = 0; round < count + num_steps && wrong_.empty(); ++round) {
-      if (round < count) publish(collective, round, fill, seconds);
+      if (round < count) publish(collective, round, fill);
       for (uint32_t each = 1; each <= num_steps && wrong_.empty(); ++each) {
         if (round < each || round - each >= count) continue;
         const uint32_t chunk = round - each, number = begun_ + chunk;
         await_all(each == 1 ? &Member::published : &Member::reduced, number, chunk, collective);
         if (!wrong_.empty()) break;
-        const double begin = now();
-        step(int(each), chunk, number);
-        seconds += now() - begin;
+        timed([&] { step(int(each), chunk, number); });
         post(each == num_steps ? own().consumed : own().reduced, number + 1);
       }
     }
     begun_ += count;
-    if (rank == 0) own().way.store(choice_.note(way_, seconds, bytes), std::memory_order_relaxed);
+    if (rank == 0) own().way.store(choice_.note(way_, seconds_, bytes), std::memory_order_relaxed);
     if (num_steps == 1) own().reduced.value.store(begun_);
     if (!wrong_.empty()) leave();
     return wrong_;
   }
 
+  // Adds to what this collective's copies have taken, without the waiting between them.
+  template <class Action>
+  void timed(Action action) {
+    const double begin = now();
+    action();
+    seconds_ += now() - begin;
+  }
+
   template <class Fill>
-  void publish(const Collective& collective, uint32_t chunk, Fill& fill, double& seconds) {
+  void publish(const Collective& collective, uint32_t chunk, Fill& fill) {
     const uint32_t number = begun_ + chunk;
     for (int of = 0; of < size && wrong_.empty(); ++of)
       await(of, member(of).consumed, number + 1 - kSlots, collective.name);
     if (!wrong_.empty()) return;
-    const double begin = now();
-    fill(chunk, slot(rank, number));
-    seconds += now() - begin;
+    timed([&] { fill(chunk, slot(rank, number)); });
     Label& label = own().labels[number % kSlots];
     label.tag = collective.tag ^ chunk;
     label.name[collective.name.copy(label.name, sizeof label.name - 1)] = 0;
@@ -257,7 +261,8 @@ class Ring {
   const pid_t pid_ = getpid();
   uint32_t begun_ = 0;  // chunks of the collectives that are complete
   Way way_ = Way::kCached;
-  Choice choice_;  // rank 0's
+  Choice choice_;       // rank 0's
+  double seconds_ = 0;  // of this collective's copies
   std::string wrong_;
 };
 
