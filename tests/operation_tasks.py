@@ -222,3 +222,37 @@ def alike(given: list | str, expected: list | str) -> bool:
         np.array_equal(a, b) if np.asarray(b).dtype.kind in "OSU" else np.shape(a) == np.shape(b) and close(a, b)
         for a, b in zip(given, expected, strict=True)
     )
+
+
+def picked() -> dict:
+    """A number of each of 3 x 5 rows of 7, its gradients, and the kinds of operations of these; both ways."""
+    from keras_par.sharding.rules.losses import pick
+
+    values = tf.random.stateless_normal((3, 5, 7), (1, 2))
+    places = tf.random.stateless_uniform((3, 5), (1, 3), 0, 7, tf.int64)
+    ways = {"ours": pick, "tensorflow's": lambda x, places: tf.gather(x, places, axis=-1, batch_dims=2)}
+    results: dict = {"kinds": {}}
+    for name, way in ways.items():
+
+        @tf.function(autograph=False)
+        def derived(x, way=way):
+            with tf.GradientTape() as second:
+                second.watch(x)
+                with tf.GradientTape() as first:
+                    first.watch(x)
+                    found = way(x, places)
+                    loss = tf.reduce_sum(found**3)
+                gradient = first.gradient(loss, x)
+                square = tf.reduce_sum(gradient**2)
+            return found, gradient, tf.convert_to_tensor(second.gradient(square, x))
+
+        results[name] = [each.numpy() for each in derived(values)]
+        results["kinds"][name] = kinds_of(derived.get_concrete_function(values).graph)
+    return results
+
+
+def kinds_of(graph) -> set[str]:
+    """The kinds of its operations and of those of the functions that it calls."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    return {node.op for node in nodes}

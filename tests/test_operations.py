@@ -16,3 +16,12 @@ def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(ranks)
         assert len(result["failed"]) < 50
         assert not [what for what in result["failed"] if what.endswith("a tensor, by call")]
         assert result["sent"] > 3 * result["tried"]  # of most functions each of the four calls
+
+
+def test_picking_a_label_s_logit_has_the_gradients_of_tensorflow_s_gather(ranks):
+    """The first and the second ones, without its sums over all elements."""
+    [result] = ranks(1).run(operation_tasks.picked)
+    for ours, tensorflow_s in zip(result["ours"], result["tensorflow's"], strict=True):
+        assert ours.tolist() == tensorflow_s.tolist() and ours.any()
+    assert "UnsortedSegmentSum" in result["kinds"]["tensorflow's"]
+    assert "UnsortedSegmentSum" not in result["kinds"]["ours"]

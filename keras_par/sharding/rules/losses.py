@@ -9,7 +9,7 @@ import math
 import keras
 import tensorflow as tf
 
-from keras_par.sharding.collectives import split, total
+from keras_par.sharding.collectives import differentiable, split, total
 from keras_par.sharding.rules.elementwise import elementwise
 from keras_par.sharding.rules.reductions import largest
 from keras_par.sharding.tensor import ShardedTensor, whole
@@ -43,11 +43,23 @@ def sparse_categorical_crossentropy(original, target, output, from_logits=False,
     is_none = (target < 0) | (target >= logits.shape[-1])  # such labels have the loss NaN, as on a GPU
 
     def of_label(below):
-        picked = tf.gather(below, tf.where(is_own, own, 0), axis=-1, batch_dims=len(target.shape))
+        picked = pick(below, tf.where(is_own, own, 0))
         none = tf.where(is_none, tf.constant(math.nan, picked.dtype), tf.zeros([], picked.dtype))
         return tf.where(is_own, picked, none)
 
     return entropy(logits, of_label)
+
+
+def pick(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Of each row the value at its place. TensorFlow's own gradient adds up every element of `values` one by one."""
+
+    def spread(upstream: tf.Tensor) -> tf.Tensor:
+        of_rows = tf.reshape(places, [-1])
+        at = tf.stack([tf.range(tf.size(of_rows, tf.int64)), of_rows], 1)
+        flat = tf.scatter_nd(at, tf.reshape(upstream, [-1]), [tf.size(of_rows, tf.int64), values.shape[-1]])
+        return tf.reshape(flat, tf.shape(values))
+
+    return differentiable(lambda x: tf.gather(x, places, axis=-1, batch_dims=len(places.shape)), spread, values)
 
 
 def categorical_crossentropy(original, target, output, from_logits=False, axis=-1):
