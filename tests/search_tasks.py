@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import operator
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -503,3 +504,12 @@ def classes_of_biases() -> list[int]:
     keras.utils.clear_session(free_memory=False)
     of_path = {tensor.path: kind for tensor, kind in zip(trace.tensors, classes, strict=True) if tensor.path}
     return [kind for path, kind in of_path.items() if path.endswith("bias")]
+
+
+def names_without_function() -> list[str]:
+    """Those of functions of elements that Keras's backend does not have."""
+    from keras.src import backend
+
+    from keras_par.plan.functions import FLOPS
+
+    return [name for name in FLOPS if not callable(operator.attrgetter(name)(backend))]

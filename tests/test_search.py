@@ -15,7 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
+from keras_par.plan.case import Outcome
 from keras_par.plan.machine import Link, read_machine, typical
+from keras_par.plan.trace import TRACED_ROWS, Operation, Tensor
+from keras_par.plan.work import work_of
 from keras_par.searching import dynamic, exact
 from keras_par.searching.known_machines import SHIPPED, machine_of
 from keras_par.searching.meshes import DATA, MODEL, MODEL_2, meshes
@@ -460,6 +463,36 @@ def test_the_exposed_part_of_the_shorter_time_is_added_to_the_longer_one():
         assert machine.compute_seconds(2, 1, 1) == machine.compute_seconds(0.5, 4, 1) == seconds
 
 
+def test_what_an_operation_finds_in_caches_takes_less_time():
+    machine = replace(KNOWN, bytes_per_second=2.0, cached_bytes=4.0, cached_bytes_per_second=8.0)
+    assert [machine.memory_seconds(*each) for each in ((4, 1), (8, 1), (8, 2), (8, 0))] == [0.5, 2.5, 1.0, 2.5]
+    assert KNOWN.memory_seconds(8e9, 1) == 8e9 / KNOWN.bytes_per_second
+
+
+@pytest.mark.parametrize(("has_gradient", "flops"), [(True, 40 + 140), (False, 40)])
+def test_a_function_of_elements_costs_what_products_compute_meanwhile(has_gradient, flops):
+    """On each rank of two that divide its 4 x 6 elements; a ReLU computes nothing to speak of."""
+    tensors = [Tensor((TRACED_ROWS, 6), "float32", 4, has_gradient) for _ in range(2)]
+    layouts, outcome = {0: (None, "model")}, Outcome(((None, "model"),))
+    gelu, relu = (
+        work_of(Operation(name, "", (0,), (1,)), tensors, layouts, outcome, {"model": 2}, 4)
+        for name in ("nn.gelu", "nn.relu")
+    )
+    assert (gelu.flops, gelu.forward_flops) == (flops * 4 * 3, 40 * 4 * 3)
+    assert (relu.flops, relu.forward_flops) == (0, 0) and relu.num_bytes == gelu.num_bytes
+
+
+def test_a_loss_costs_what_its_largest_tensor_has_to_do():
+    """A sparse cross-entropy makes one number of each row of logits."""
+    tensors = [Tensor((TRACED_ROWS, 50), "float32", 4, True), Tensor((TRACED_ROWS,), "float32", 4, True)]
+    loss = Operation("nn.sparse_categorical_crossentropy", "", (0,), (1,))
+    assert work_of(loss, tensors, {}, Outcome(((None,),)), {}, 4).flops == (410 + 20) * 4 * 50
+
+
+def test_functions_of_elements_are_keras_s(ranks):
+    assert ranks(1).run(search_tasks.names_without_function) == [[]]
+
+
 def test_calibrate_needs_two_ranks(tmp_path):
     command = [str(scripts() / "keras-par"), "calibrate", "-np", "1", "--write", str(tmp_path / "machine.toml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -476,6 +509,7 @@ def test_calibrate_measures_what_costs_are_made_of(tmp_path):
     assert path.read_text() in done.stdout
     assert found.ranks_per_host == 2 and 0 < found.memory_gb < 1e4
     assert 1e8 < found.flops < 1e13 and 1e8 < found.bytes_per_second < 1e12
+    assert found.bytes_per_second <= found.cached_bytes_per_second < 1e12 and 0 <= found.cached_bytes < 1e9
     assert 1e-8 < found.kernel_seconds < 1e-3 and 1e-5 < found.step_seconds < 1
     assert set(found.links) == {"all_reduce", "all_gather", "reduce_scatter"}
     for kind, links in found.links.items():

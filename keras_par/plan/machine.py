@@ -15,7 +15,8 @@ Reach = Literal["host", "network"]  # the ranks of a collective are on one host,
 # How often each byte crosses a link of a ring of n ranks, as parts of (n - 1) / n; Thakur et al., "Optimization of
 # Collective Communication Operations in MPICH" (2005). A gather's bytes are counted once for each rank.
 ROUNDS: dict[Collective, int] = {"all_reduce": 2, "reduce_scatter": 1}
-OPTIONAL = {"overlap", "exposed"}  # of a machine's file
+OPTIONAL = {"overlap", "exposed", "cached_bytes", "cached_bytes_per_second"}  # of a machine's file
+MAY_BE_ZERO = {"overlap", "exposed", "cached_bytes", "kernel_seconds", "step_seconds", "seconds", "aside_seconds"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Machine:
     Args:
         name: for readers.
         flops: floating-point operations that a rank does in a second, in large products of float32.
-        bytes_per_second: that a rank reads and writes.
+        bytes_per_second: that a rank reads from memory and writes into it.
         update_bytes_per_second: the same of an optimizer, of what it must read and write at least.
         kernel_seconds: that any operation takes.
         step_seconds: that any step takes.
@@ -49,6 +50,8 @@ class Machine:
         overlap: the part of a collective's bytes that is not hidden behind what does not wait for it.
         links: by collective and reach, as in `{"all_reduce": {"host": Link(...)}}`.
         exposed: the part of the shorter of computing and memory that is not hidden behind the longer.
+        cached_bytes: that an operation finds in caches, of those that it reads and writes.
+        cached_bytes_per_second: that it reads and writes there.
     """
 
     name: str
@@ -62,11 +65,18 @@ class Machine:
     overlap: float = 1.0
     links: Mapping[str, Mapping[str, Link]] = field(default_factory=dict)
     exposed: float = 0.0
+    cached_bytes: float = 0.0
+    cached_bytes_per_second: float = 1.0
 
     def compute_seconds(self, flops: float, num_bytes: float, num_kernels: int) -> float:
         """The roofline (Williams et al., 2009): the longer of computing and memory, exposed parts of the shorter."""
-        shorter, longer = sorted((flops / self.flops, num_bytes / self.bytes_per_second))
+        shorter, longer = sorted((flops / self.flops, self.memory_seconds(num_bytes, num_kernels)))
         return longer + self.exposed * shorter + num_kernels * self.kernel_seconds
+
+    def memory_seconds(self, num_bytes: float, num_kernels: int) -> float:
+        """Of reading and writing so many bytes, by so many kernels."""
+        cached = min(num_bytes, self.cached_bytes * max(num_kernels, 1))
+        return cached / self.cached_bytes_per_second + (num_bytes - cached) / self.bytes_per_second
 
     def send_seconds(
         self, kind: Collective, num_bytes: int, num_ranks: int, reach: Reach, is_aside: bool = False
@@ -158,9 +168,9 @@ def read_machine(path: Path) -> Machine:
 
 
 def can_be(name: str, value: Any) -> bool:
-    """True if a number of a machine can have this value; times may be 0."""
+    """True if a number of a machine can have this value."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and (value > 0 or (value == 0 and (name in OPTIONAL or name.endswith("seconds"))))
+    return is_number and (value > 0 or (value == 0 and name in MAY_BE_ZERO))
 
 
 def links_of(path: Path, kind: str, links: Mapping[str, Any]) -> dict[str, Link]:

@@ -68,6 +68,6 @@ def held_again(
     kept = {root(tensors, number): num_bytes(number) for number in given if not tensors[root(tensors, number)].path}
     passing = sum(size for number, size in made.kept.items() if number not in kept) + made.work.inner_bytes
     machine, work = setting.machine, made.work
-    seconds = machine.compute_seconds(work.flops / max(work.num_kernels, 1), work.forward_bytes, 1)
+    seconds = machine.compute_seconds(work.forward_flops, work.forward_bytes, 1)
     seconds += sum(setting.forward_seconds(sent) for sent in made.sent)
     return Held(kept, 0, passing, seconds, made.sent)

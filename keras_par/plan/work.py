@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from keras_par.plan.case import Outcome
 from keras_par.plan.division import Label
+from keras_par.plan.functions import FLOPS
 from keras_par.plan.layout import Axes
 from keras_par.plan.trace import Operation, Tensor, shape_at
 
@@ -18,9 +19,11 @@ class Work:
     """Of one operation on one rank, forward and backward together.
 
     Args:
-        flops: floating-point operations of products; a multiplication and an addition are two.
+        flops: floating-point operations of products, of which a multiplication and an addition are two; of functions of
+            elements as `functions.FLOPS` has them.
         num_bytes: read and written.
-        forward_bytes: of these those of the forward pass.
+        forward_flops: of these those of the forward pass.
+        forward_bytes: likewise.
         num_kernels: launches.
         kept: operands and results that are kept for the backward pass, by number, with their bytes.
         inner_bytes: what else is kept.
@@ -29,6 +32,7 @@ class Work:
 
     flops: float
     num_bytes: float
+    forward_flops: float
     forward_bytes: float
     num_kernels: int
     kept: Mapping[int, int]
@@ -55,7 +59,7 @@ def work_of(
         num_rows: on a rank.
     """
     if not operation.results:
-        return Work(0, 0, 0, 0, {})
+        return Work(0, 0, 0, 0, 0, {})
 
     def elements(number: int, axes: Axes) -> int:
         shape = shape_at(tensors[number].shape, num_rows)
@@ -72,18 +76,23 @@ def work_of(
     made = [elements(number, axes) for number, axes in zip(operation.results, outcome.results, strict=True)]
     around = reads | dict(zip(operation.results, made, strict=True))
     moved = sum(count * tensors[number].item_bytes for number, count in around.items())
-    flops = flops_of(operation, tensors, outcome.axis_of, sizes, num_rows, made[0])
+    product = product_flops(operation, tensors, outcome.axis_of, sizes, num_rows, made[0])
     wanted = [number for number in reads if tensors[number].has_gradient]
     is_backward = bool(wanted) and any(tensors[number].has_gradient for number in operation.results)
-    passes = 1 + len(wanted) * is_backward if flops else 1 + is_backward
+    if product:
+        forward, backward = product, product * len(wanted)
+    else:
+        forward, backward = (float(count * max(around.values())) for count in FLOPS.get(operation.name, (0, 0)))
+    num_kernels = 1 + is_backward * (len(wanted) if product else 1)
     kept = {number: around[number] * tensors[number].item_bytes for number in operation.keeps}
     inner = sum(round(around[number] * num_bytes) for number, num_bytes in operation.inner)
     flowing = [number for number in around if tensors[number].has_gradient and not tensors[number].path]
     passing = inner + sum(around[number] * tensors[number].item_bytes for number in flowing) if is_backward else 0
-    return Work(flops * passes, moved * (1 + 2 * is_backward), moved, passes, kept, inner, passing)
+    flops, num_bytes = forward + backward * is_backward, moved * (1 + 2 * is_backward)
+    return Work(flops, num_bytes, forward, moved, num_kernels, kept, inner, passing)
 
 
-def flops_of(
+def product_flops(
     operation: Operation,
     tensors: Sequence[Tensor],
     axis_of: Mapping[Label, str],

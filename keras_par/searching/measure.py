@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -26,7 +27,8 @@ from keras_par.plan.upkeep import update_bytes
 
 WIDTH = 1024  # of the product that is timed
 FEW, WIDE, WEIGHTS = 32, 2048, 4  # rows, width and number of products that read more weights than caches hold
-NUM_ELEMENTS = 1 << 24  # of the tensors that are read and written
+NUM_ELEMENTS = 1 << 22  # of the variable that is updated
+COPIES = ((1 << 18, 16), (1 << 23, 2), (1 << 24, 2))  # elements of tensors that are read and written, and how often
 CHAIN = 200  # operations on small tensors, one after another
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23, 1 << 25)  # bytes of messages
 PRODUCTS, ROWS = 3, 128  # beside which something is sent, as long as that takes
@@ -41,12 +43,9 @@ def measure() -> Machine:
     job = world.current()
     a, b = (tf.random.stateless_uniform((WIDTH, WIDTH), (1, i)) for i in range(2))
     product = time_of(lambda: tf.linalg.matmul(a, b))
-    large = tf.random.stateless_uniform((NUM_ELEMENTS,), (1, 2))
-    copy = time_of(lambda: large * 1.5)
     small = tf.ones([8])
     chain = time_of(lambda: functools.reduce(lambda value, _: tf.math.sin(value), range(CHAIN), small))
-    flops, bytes_per_second = 2 * WIDTH**3 / product, 8 * NUM_ELEMENTS / copy
-    update_bytes_per_second = update_bytes(4 * NUM_ELEMENTS // 4, 8 * NUM_ELEMENTS // 4) / update_time()
+    update_bytes_per_second = update_bytes(4 * NUM_ELEMENTS, 8 * NUM_ELEMENTS) / update_time()
     num_local = job.local_size
     links: dict[str, dict[str, Link]] = {}
     if job.size > 1:
@@ -57,9 +56,10 @@ def measure() -> Machine:
             "reduce_scatter": lambda group, tensor, name: group.reduce_scatter([tensor], name)[0],
         }
         links = {kind: {reach: link_of(job, kind, call)} for kind, call in kinds.items()}
-    return Machine(
+    bytes_per_second, cached_bytes, cached_bytes_per_second = memory()
+    machine = Machine(
         name=platform.node() or "machine",
-        flops=flops,
+        flops=2 * WIDTH**3 / product,
         bytes_per_second=bytes_per_second,
         update_bytes_per_second=update_bytes_per_second,
         kernel_seconds=chain / CHAIN,
@@ -67,9 +67,11 @@ def measure() -> Machine:
         memory_gb=round(psutil.virtual_memory().total / 2**30 / num_local, 1),
         ranks_per_host=num_local,
         overlap=1.0 if job.size == 1 else overlap_of(job),
-        exposed=exposed_of(flops, bytes_per_second),
         links=links,
+        cached_bytes=cached_bytes,
+        cached_bytes_per_second=cached_bytes_per_second,
     )
+    return replace(machine, exposed=exposed_of(machine))
 
 
 def time_of(compute: Callable[[], tf.Tensor]) -> float:
@@ -126,12 +128,35 @@ def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     return max(mean_y - slope * mean_x, 1e-7), slope
 
 
+def memory() -> tuple[float, float, float]:
+    """Bytes that are read from memory and written into it in a second; that lie in caches; and in a second there.
+
+    The time of copies that are larger than caches is a line, below whose slope they stay by what lies in caches.
+    """
+    few, many, more = (8 * num_elements for num_elements, _ in COPIES)
+    near, large, larger = (copy_seconds(*each) for each in COPIES)
+    fast, slow = near / few, max((larger - large) / (more - many), larger / more)  # seconds for a byte
+    cached = (slow * more - larger) / (slow - fast) if slow > fast else 0.0
+    return 1 / slow, min(cached, float(many)), 1 / fast
+
+
+def copy_seconds(num_elements: int, count: int) -> float:
+    """Seconds in which a tensor is read once and another one written; the median of runs of so many copies."""
+    value = tf.random.stateless_uniform((num_elements,), (1, 2))
+
+    def copies() -> tf.Tensor:
+        made = [value * (1.5 + number) for number in range(count)]
+        return tf.add_n([each[:1] for each in made])
+
+    return time_of(copies) / count
+
+
 def update_time() -> float:
-    """Seconds of Adam with a variable of a quarter of NUM_ELEMENTS."""
-    variable = keras.Variable(tf.zeros([NUM_ELEMENTS // 4]))
+    """Seconds of Adam with a variable of NUM_ELEMENTS."""
+    variable = keras.Variable(tf.zeros([NUM_ELEMENTS]))
     optimizer = keras.optimizers.Adam()
     optimizer.build([variable])
-    gradient = tf.ones([NUM_ELEMENTS // 4])
+    gradient = tf.ones([NUM_ELEMENTS])
 
     def update() -> tf.Tensor:
         optimizer.apply([gradient])
@@ -156,12 +181,13 @@ def overlap_of(group: Communicator) -> float:
     return min(max((both - compute) / send, 0.0), 1.0)
 
 
-def exposed_of(flops: float, bytes_per_second: float) -> float:
+def exposed_of(machine: Machine) -> float:
     """The part of the shorter of computing and memory that products of few rows become longer by."""
     rows = tf.ones([FEW, WIDE])
     weights = [tf.random.stateless_uniform((WIDE, WIDE), (1, i)) for i in range(WEIGHTS)]
     seconds = time_of(lambda: functools.reduce(tf.linalg.matmul, weights, rows)[:1, :1]) / WEIGHTS
-    shorter, longer = sorted((2 * FEW * WIDE**2 / flops, 4 * WIDE * (WIDE + 2 * FEW) / bytes_per_second))
+    reading = machine.memory_seconds(4 * WIDE * (WIDE + 2 * FEW), 1)
+    shorter, longer = sorted((2 * FEW * WIDE**2 / machine.flops, reading))
     return min(max((seconds - longer) / shorter, 0.0), 1.0)
 
 
