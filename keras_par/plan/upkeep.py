@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from keras_par.plan.case import Collective, Sent
 from keras_par.plan.layout import Axes
+from keras_par.plan.options import Options
 from keras_par.plan.placement import Placement, alike, in_parts
 from keras_par.plan.reading import CAST, seen
 from keras_par.plan.setting import Setting
@@ -15,6 +16,7 @@ from keras_par.plan.work import PRODUCTS
 
 TAKE = "numpy.take"
 INDEX_BYTES = 4  # of the number of a row
+BUCKET_BYTES = int(Options.fusion_mb * 2**20)  # of gradients that are summed at a time
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,21 @@ class Upkeep:
 
     @property
     def held(self) -> dict[str, int]:
-        """Bytes of it, its gradient and its slots on a rank."""
+        """Bytes of it, its gradient and its slots on a rank; and of its gradient while that is summed by itself."""
         gradient = self._bytes(self.placement.accumulator) if self.parameter.is_trainable else 0
-        return {"variables": self._bytes(self.placement.stored), "gradients": gradient, "slots": self._slot_bytes}
+        own = {"variables": self._bytes(self.placement.stored), "gradients": gradient, "slots": self._slot_bytes}
+        return own | {"sums": self.whole_bytes if self._is_summed_by_itself else 0}
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of its gradient's sum that are in a message with others."""
+        alone = self.is_whole_at_times or self._is_summed_by_itself
+        return 0 if alone else sum(size for _, size in self.sums)
+
+    @property
+    def _is_summed_by_itself(self) -> bool:
+        is_backward = self.placement.is_summed_backward and self.parameter.is_trainable
+        return is_backward and not self.is_whole_at_times
 
     @property
     def is_whole_at_times(self) -> bool:

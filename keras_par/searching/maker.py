@@ -1,6 +1,7 @@
 """Makes the problem that a search solves, of the operations of a trace."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from keras_par.plan.reading import read, root
 from keras_par.plan.recomputing import blocks, held, held_again
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Operation, Trace
-from keras_par.plan.upkeep import Upkeep, Use, uses
+from keras_par.plan.upkeep import BUCKET_BYTES, Upkeep, Use, uses
 from keras_par.searching.classes import tensor_classes
 from keras_par.searching.paths import without_numbers
 from keras_par.searching.problem import Cost, Problem, Table
@@ -157,6 +158,8 @@ class Maker:
         """A node for each class of variables, with what these cost by themselves."""
         number_of = {tensor.path: number for number, tensor in enumerate(self.trace.tensors) if tensor.path}
         used = uses(self.trace, self.setting.num_rows)
+        gradient_bytes = sum(math.prod(each.shape) * each.item_bytes for each in self.trace.parameters)
+        bucket = min(1.0, BUCKET_BYTES / max(gradient_bytes, 1))  # the part of sums that is under way at a time
         for parameter in self.trace.parameters:
             number = number_of.get(parameter.path)
             if number is None:
@@ -171,7 +174,8 @@ class Maker:
             node = self.node_of[kind]
             for place, axes in enumerate(self.problem.states[node]):
                 variable = Upkeep(parameter, axes, self.setting, used[parameter.path])
-                self._add((node,), (place,), (variable.seconds, sum(variable.held.values())))
+                held_bytes = sum(variable.held.values()) + bucket * variable.shared_bytes
+                self._add((node,), (place,), (variable.seconds, held_bytes))
 
     def _new_node(self, states: list) -> int:
         self.problem.states.append(states)
