@@ -71,7 +71,7 @@ RESULTS = """
 """
 
 
-@pytest.mark.parametrize("engine", ["mpi", "gloo"])
+@pytest.mark.parametrize("engine", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
 def test_results_come_in_the_order_of_the_ranks(engine, tmp_path):
     ended = call(script(tmp_path, RESULTS.format(engine=engine)))
     tell = found(ended)
@@ -107,6 +107,7 @@ TRAINING = """
 """
 
 
+@pytest.mark.long
 def test_ranks_train_as_one_process_also_where_the_caller_has_begun_tensorflow(tmp_path):
     tell = found(call(script(tmp_path, TRAINING)))
     assert [each["size"] for each in tell["ranks"]] == [2, 2] and tell["alone"]["size"] == 1

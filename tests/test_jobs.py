@@ -16,6 +16,7 @@ def data_dir(tmp_path_factory):
     return str(tmp_path_factory.mktemp("data"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "launchers",
     [
@@ -151,7 +152,7 @@ print("went on", flush=True)
     [
         ("mpirun", 0),
         pytest.param("mpirun", 1, marks=pytest.mark.slow),
-        ("horovodrun --gloo", 0),
+        pytest.param("horovodrun --gloo", 0, marks=pytest.mark.long),
         pytest.param("horovodrun --gloo", 1, marks=pytest.mark.slow),
     ],
 )
@@ -168,6 +169,7 @@ def test_a_rank_that_raises_in_fit_ends_all_and_is_named(rank, launcher, tmp_pat
     assert time.monotonic() - begin < 60
 
 
+@pytest.mark.long
 def test_a_rank_that_raises_between_calls_of_fit_is_named(tmp_path):
     script = write_script(
         tmp_path,

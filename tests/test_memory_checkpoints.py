@@ -199,6 +199,7 @@ def test_a_host_without_room_fails_all_and_leaves_no_manifest(fault, tmp_path, m
         assert "cannot be written" in text and "make room there, or leave out memory_every. (on rank 1)" in text
 
 
+@pytest.mark.long
 def test_a_job_that_gives_up_leaves_nothing_in_memory(tmp_path):
     listed = tmp_path / "hosts"
     listed.write_text("localhost slots=2\n")

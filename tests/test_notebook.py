@@ -108,6 +108,7 @@ def notebook(tmp_path, monkeypatch):
     job.require_gone()
 
 
+@pytest.mark.long
 def test_a_notebook_trains_on_ranks_and_shows_what_they_print(notebook):
     shown = [notebook.run(cell) for cell in CELLS]
     assert "[0] rank 0 has begun\n" in shown[-1] and "[1] rank 1 has begun\n" in shown[-1]

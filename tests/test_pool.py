@@ -11,7 +11,7 @@ def process_id() -> int:
     return os.getpid()
 
 
-@pytest.mark.parametrize(("kind", "size"), [("plain", 1), ("ranks", 2)])
+@pytest.mark.parametrize(("kind", "size"), [("plain", 1), pytest.param("ranks", 2, marks=pytest.mark.long)])
 def test_a_pool_goes_on_in_a_new_job(kind, size):
     ranks = RankPool(size, kind, renewed_after=2)
     try:

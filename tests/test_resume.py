@@ -122,7 +122,12 @@ def test_workers_that_have_read_ahead_of_a_part_of_an_epoch_are_refused(ranks, t
 
 
 @pytest.mark.parametrize(
-    "data", ["dataset", "shard", *(pytest.param(data, marks=pytest.mark.slow) for data in ("arrays", "sampler"))]
+    "data",
+    [
+        pytest.param("dataset", marks=pytest.mark.long),
+        "shard",
+        *(pytest.param(data, marks=pytest.mark.slow) for data in ("arrays", "sampler")),
+    ],
 )
 def test_four_two_one_three_ranks_go_on_where_the_others_stopped(data, whole, ranks, tmp_path, exactness):
     """Equal losses to rounding, whatever the numbers of ranks; partial metrics and gradients change hands in epochs."""

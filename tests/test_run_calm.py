@@ -49,6 +49,7 @@ def test_a_bar_is_one_plain_line_elsewhere_and_chatter_is_kept_for_the_log(optio
     assert "oneDNN" in (tmp_path / "out/rank.1/stderr").read_text()
 
 
+@pytest.mark.long
 def test_only_the_culprits_stack_is_shown(tmp_path):
     folder = tmp_path / "out"
     job = run("-np", 2, "--log-dir", folder, "--tee", program("train"), "none", 1, "error@9")

@@ -31,6 +31,7 @@ def test_a_killed_launcher_leaves_no_mpirun_and_no_shared_memory(tmp_path):
     assert not [name for name in semaphores if (SHARED / f"sem.{name}").exists()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_leaves_tells_the_others(rank):
     """Under plain mpirun; rank 0, which keeps the board of failures, leaves as well as another."""
@@ -47,6 +48,7 @@ def test_the_verdict_names_a_rank_that_left():
     assert "keras-par: rank 0 left the job without an error" in job.last_panel
 
 
+@pytest.mark.long
 def test_an_error_on_all_ranks_is_one_verdict_though_one_is_slow_to_end():
     began = time.monotonic()
     job = run("-np", 2, program("train"), "none", 1, "common@9")

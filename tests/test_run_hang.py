@@ -73,6 +73,7 @@ def test_the_rank_that_holds_up_the_others_is_named(size, tmp_path):
     assert len(healthy) == 1 and re.search(r"train\.py:\d+ in skip", healthy[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
 def test_ranks_that_part_end_the_job_if_that_is_wished(size):
     options = ["--hang-after", HANG_AFTER, "--on-hang", "abort"]

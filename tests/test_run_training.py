@@ -72,6 +72,7 @@ def test_a_job_that_its_user_ended_goes_on_from_the_step_where_all_ranks_stopped
     assert weights(resumed) == uninterrupted
 
 
+@pytest.mark.long
 def test_a_job_starts_again_from_its_newest_checkpoint(uninterrupted, tmp_path):
     folder = tmp_path / "out"
     options = ["--max-restarts", 2, "--log-dir", folder, "--tee"]

@@ -45,6 +45,7 @@ def test_only_rows_of_tables_are_read_unless_they_are_needed_whole(size, collect
         assert [50, 4] not in result["whole"] and [60, 4] in result["whole"]
 
 
+@pytest.mark.long
 def test_all_kinds_of_indices_give_the_rows_that_plain_keras_takes(ranks, plain, exactness):
     [twin], results = together(
         plain.begin(step_cost_tasks.take_odd_indices), ranks(2).begin(step_cost_tasks.take_odd_indices_distributed)

@@ -13,7 +13,7 @@ from tests.tutorials import Change, Command, File, follow, require_printed, step
 FOLDER = REPOSITORY / "docs" / "tutorials"
 PAGES = sorted(path.name for path in FOLDER.glob("[0-9]*.md"))
 OF_CLUSTERS = "7-a-cluster.md"
-QUICK = ("1-two-ranks.md",)
+LONG = ("1-two-ranks.md",)  # the others are slow
 
 PAGE = """
 ```python title="say.py"
@@ -77,7 +77,11 @@ def test_a_change_of_what_is_not_there_once_is_found_out():
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[pytest.mark.slow] * (each not in QUICK)) for each in PAGES if each != OF_CLUSTERS],
+    [
+        pytest.param(each, marks=pytest.mark.long if each in LONG else pytest.mark.slow)
+        for each in PAGES
+        if each != OF_CLUSTERS
+    ],
 )
 def test_a_tutorial_tells_the_truth(name, tmp_path):
     assert follow((FOLDER / name).read_text(), tmp_path) > 0
