@@ -15,7 +15,7 @@ PARTS = {
     "input": ("input", "how fast sharded data sets are read"),
     "tensor-parallel": ("tensor_parallel", "what dividing a block over two ranks gains"),
     "search": ("search", "how well the search tells fast layouts from slow ones"),
-    "functions": ("functions", "how long functions of elements take, for the cost model"),
+    "functions": ("functions", "how long functions such as GELU take, for the cost model"),
     "memory": ("memory", "the memory that the search predicts beside what a rank takes at its peak"),
     "maps": ("maps", "what the search finds beside layout maps that people made"),
     "found-plans": ("found_plans", "what the plans that are found gain over data parallel"),

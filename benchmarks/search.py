@@ -207,11 +207,13 @@ def plans_of(trace, machine, batch_size, count, name):
 
 
 def spread(values, count):
-    """So many of the values, at the nearest to points that divide their range evenly."""
+    """So many of the values, those nearest to points that divide their range evenly; all if they are fewer."""
     import numpy as np
 
+    if len(set(values)) <= count:
+        return sorted(set(values))
     kept = []
-    for point in np.linspace(min(values), max(values), count):
+    for point in np.linspace(min(values), max(values), max(count, 0)):
         kept.append(min(set(values) - set(kept), key=lambda value: abs(value - point)))
     return kept
 

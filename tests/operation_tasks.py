@@ -224,17 +224,17 @@ def alike(given: list | str, expected: list | str) -> bool:
     )
 
 
-def picked() -> dict:
-    """A number of each of 3 x 5 rows of 7, its gradients, and the kinds of operations of these; both ways."""
+def picked(num_rows: int, dtype: str) -> dict:
+    """A number of each of so many times 5 rows of 7, its gradients, and the kinds of operations of these; both ways."""
     from keras_par.sharding.rules.losses import pick
 
-    values = tf.random.stateless_normal((3, 5, 7), (1, 2))
-    places = tf.random.stateless_uniform((3, 5), (1, 3), 0, 7, tf.int64)
+    values = tf.random.stateless_normal((num_rows, 5, 7), (1, 2), dtype=dtype)
+    places = tf.random.stateless_uniform((num_rows, 5), (1, 3), 0, 7, "int32")
     ways = {"ours": pick, "tensorflow's": lambda x, places: tf.gather(x, places, axis=-1, batch_dims=2)}
     results: dict = {"kinds": {}}
     for name, way in ways.items():
 
-        @tf.function(autograph=False)
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 5, 7], dtype)])
         def derived(x, way=way):
             with tf.GradientTape() as second:
                 second.watch(x)
@@ -247,7 +247,7 @@ def picked() -> dict:
             return found, gradient, tf.convert_to_tensor(second.gradient(square, x))
 
         results[name] = [each.numpy() for each in derived(values)]
-        results["kinds"][name] = kinds_of(derived.get_concrete_function(values).graph)
+        results["kinds"][name] = kinds_of(derived.get_concrete_function().graph)
     return results
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import operator
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -332,24 +331,27 @@ def search_drawn(kind: str, parts, num_ranks: int, batch_size: int, memory: floa
     }
 
 
-def costs_of_best(kind: str, parts, mesh: tuple[int, int], batch_size: int, machine: str) -> tuple[tuple, tuple]:
+def costs_of_best(
+    kind: str, parts, mesh: tuple[int, int], batch_size: int, machine: str, bucket_bytes: int | None
+) -> tuple[tuple, tuple]:
     """Seconds and bytes of the best plan for a model of random parts: as the search adds them up, and as predicted.
 
-    Without what is largest at a time, and what no choice changes.
+    Without what is largest at a time.
     """
-    from keras_par.plan.cost import predict
+    from keras_par.plan import cost
     from keras_par.plan.setting import Setting
-    from keras_par.searching import dynamic
+    from keras_par.searching import dynamic, maker
     from keras_par.searching.look import look_at
-    from keras_par.searching.maker import Maker
 
     trace = look_at(drawn(kind, parts))
     keras.utils.clear_session(free_memory=False)
     sizes = dict(zip(("batch", "model"), mesh, strict=True))
-    maker = Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
-    problem = maker.make()
-    choice = dynamic.solve(problem)
-    found = predict(trace, maker.layouts(choice), maker.setting)
+    size = bucket_bytes or cost.BUCKET_BYTES
+    with mock.patch.object(cost, "BUCKET_BYTES", size), mock.patch.object(maker, "BUCKET_BYTES", size):
+        made = maker.Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
+        problem = made.make()
+        choice = dynamic.solve(problem)
+        found = cost.predict(trace, made.layouts(choice), made.setting)
     held = found.num_bytes - sum(found.parts[each] for each in ("passing", "gathered", "recomputed"))
     return problem.cost(choice), (found.seconds, held)
 
@@ -511,10 +513,9 @@ def classes_of_biases() -> list[int]:
     return [kind for path, kind in of_path.items() if path.endswith("bias")]
 
 
-def names_without_function() -> list[str]:
-    """Those of functions of elements that Keras's backend does not have."""
-    from keras.src import backend
+def names_without_rule() -> list[str]:
+    """Those of functions whose cost is known."""
+    from keras_par.plan.functions import FLOPS_PER_ELEMENT
+    from keras_par.sharding.rules.table import RULES
 
-    from keras_par.plan.functions import FLOPS
-
-    return [name for name in FLOPS if not callable(operator.attrgetter(name)(backend))]
+    return sorted(set(FLOPS_PER_ELEMENT) - set(RULES))

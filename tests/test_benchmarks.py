@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from keras_par.plan.functions import FLOPS_PER_ELEMENT
 from tests.ranks.pool import REPOSITORY, WITH_EXTRAS, environment
 
 
@@ -49,3 +50,12 @@ def test_a_reduction_sends_as_much_as_a_ring(tmp_path):
     assert [(figure["ranks"], figure["parameters"]) for figure in figures] == [(2, 10**6), (4, 10**6)]
     for figure in figures:
         assert figure["bytes_a_rank"] == pytest.approx(figure["ring"], rel=0.1)
+
+
+@pytest.mark.slow
+def test_functions_that_costs_count_are_measured(tmp_path):
+    file = tmp_path / "figures.json"
+    measure("functions", "--rounds", 1, "--json", file)
+    operations = {figure["function"]: max(figure["operations"]) for figure in json.loads(file.read_text())}
+    assert set(FLOPS_PER_ELEMENT) <= set(operations)
+    assert operations["nn.sparse_categorical_crossentropy"] > 2 * operations["numpy.sqrt"]

@@ -18,10 +18,11 @@ def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(ranks)
         assert result["sent"] > 3 * result["tried"]  # of most functions each of the four calls
 
 
-def test_picking_a_label_s_logit_has_the_gradients_of_tensorflow_s_gather(ranks):
-    """The first and the second ones, without its sums over all elements."""
-    [result] = ranks(1).run(operation_tasks.picked)
+@pytest.mark.parametrize(("num_rows", "dtype"), [(3, "float32"), (3, "float16"), (0, "float32")])
+def test_picking_a_label_s_logit_has_the_gradients_of_tensorflow_s_gather(num_rows, dtype, ranks):
+    """The first and the second ones, of any number of rows, without a sum over segments."""
+    [result] = ranks(1).run(operation_tasks.picked, num_rows=num_rows, dtype=dtype)
     for ours, tensorflow_s in zip(result["ours"], result["tensorflow's"], strict=True):
-        assert ours.tolist() == tensorflow_s.tolist() and ours.any()
+        assert ours.tolist() == tensorflow_s.tolist() and ours.any() == bool(num_rows)
     assert "UnsortedSegmentSum" in result["kinds"]["tensorflow's"]
     assert "UnsortedSegmentSum" not in result["kinds"]["ours"]

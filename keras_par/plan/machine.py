@@ -157,7 +157,8 @@ def read_machine(path: Path) -> Machine:
         raise ValueError(f"keras-par: {path} is no machine: {error}: write one by 'keras-par calibrate'.") from error
     links = content.pop("links", {})
     names = {each.name for each in fields(Machine)} - {"links"}
-    wrong = next(iter((names - OPTIONAL) - set(content)), None) or next(iter(set(content) - names), None)
+    needed = (names - OPTIONAL) | ({"cached_bytes_per_second"} if content.get("cached_bytes") else set())
+    wrong = next(iter(needed - set(content)), None) or next(iter(set(content) - names), None)
     if wrong is not None:
         what = "lacks" if wrong in names else "has an unknown key,"
         raise ValueError(f"keras-par: {path} {what} '{wrong}': write it by 'keras-par calibrate'.")

@@ -146,8 +146,12 @@ class Upkeep:
     def held(self) -> dict[str, int]:
         """Bytes of it, its gradient and its slots on a rank; and of its gradient while that is summed by itself."""
         gradient = self._bytes(self.placement.accumulator) if self.parameter.is_trainable else 0
-        own = {"variables": self._bytes(self.placement.stored), "gradients": gradient, "slots": self._slot_bytes}
-        return own | {"sums": self.whole_bytes if self._is_summed_by_itself else 0}
+        return {
+            "variables": self._bytes(self.placement.stored),
+            "gradients": gradient,
+            "slots": self._slot_bytes,
+            "sums": self.whole_bytes if self._is_summed_by_itself else 0,
+        }
 
     @property
     def shared_bytes(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from keras_par.plan.case import Outcome
 from keras_par.plan.division import Label
-from keras_par.plan.functions import FLOPS
+from keras_par.plan.functions import FLOPS_PER_ELEMENT
 from keras_par.plan.layout import Axes
 from keras_par.plan.trace import Operation, Tensor, shape_at
 
@@ -19,11 +19,11 @@ class Work:
     """Of one operation on one rank, forward and backward together.
 
     Args:
-        flops: floating-point operations of products, of which a multiplication and an addition are two; of functions of
-            elements as `functions.FLOPS` has them.
+        flops: floating-point operations of products, of which a multiplication and an addition are two; of other
+            operations as `FLOPS_PER_ELEMENT` has them.
         num_bytes: read and written.
-        forward_flops: of these those of the forward pass.
-        forward_bytes: likewise.
+        forward_flops: the part of `flops` in the forward pass.
+        forward_bytes: the part of `num_bytes` there.
         num_kernels: launches.
         kept: operands and results that are kept for the backward pass, by number, with their bytes.
         inner_bytes: what else is kept.
@@ -82,7 +82,8 @@ def work_of(
     if product:
         forward, backward = product, product * len(wanted)
     else:
-        forward, backward = (float(count * max(around.values())) for count in FLOPS.get(operation.name, (0, 0)))
+        per_element = FLOPS_PER_ELEMENT.get(operation.name, (0, 0))
+        forward, backward = (float(count * max(around.values())) for count in per_element)
     num_kernels = 1 + is_backward * (len(wanted) if product else 1)
     kept = {number: around[number] * tensors[number].item_bytes for number in operation.keeps}
     inner = sum(round(around[number] * num_bytes) for number, num_bytes in operation.inner)

@@ -158,8 +158,10 @@ class Maker:
         """A node for each class of variables, with what these cost by themselves."""
         number_of = {tensor.path: number for number, tensor in enumerate(self.trace.tensors) if tensor.path}
         used = uses(self.trace, self.setting.num_rows)
-        gradient_bytes = sum(math.prod(each.shape) * each.item_bytes for each in self.trace.parameters)
-        bucket = min(1.0, BUCKET_BYTES / max(gradient_bytes, 1))  # the part of sums that is under way at a time
+        trained = [each for each in self.trace.parameters if each.is_trainable]
+        gradient_bytes = sum(math.prod(each.shape) * each.item_bytes for each in trained)
+        # The part of all sums that is under way at a time. It is too little where gradients are large and divided.
+        bucket = min(1.0, BUCKET_BYTES / max(gradient_bytes, 1))
         for parameter in self.trace.parameters:
             number = number_of.get(parameter.path)
             if number is None:
@@ -174,8 +176,8 @@ class Maker:
             node = self.node_of[kind]
             for place, axes in enumerate(self.problem.states[node]):
                 variable = Upkeep(parameter, axes, self.setting, used[parameter.path])
-                held_bytes = sum(variable.held.values()) + bucket * variable.shared_bytes
-                self._add((node,), (place,), (variable.seconds, held_bytes))
+                under_way = bucket * min(variable.shared_bytes, variable.whole_bytes)
+                self._add((node,), (place,), (variable.seconds, sum(variable.held.values()) + under_way))
 
     def _new_node(self, states: list) -> int:
         self.problem.states.append(states)

@@ -129,15 +129,15 @@ def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
 
 
 def memory() -> tuple[float, float, float]:
-    """Bytes that are read from memory and written into it in a second; that lie in caches; and in a second there.
+    """Bytes a second from memory and to it; bytes that caches hold; bytes a second from caches and to them.
 
-    The time of copies that are larger than caches is a line, below whose slope they stay by what lies in caches.
+    A copy of more bytes than caches hold takes `slow * bytes - cached * (slow - fast)` seconds.
     """
     few, many, more = (8 * num_elements for num_elements, _ in COPIES)
     near, large, larger = (copy_seconds(*each) for each in COPIES)
     fast, slow = near / few, max((larger - large) / (more - many), larger / more)  # seconds for a byte
     cached = (slow * more - larger) / (slow - fast) if slow > fast else 0.0
-    return 1 / slow, min(cached, float(many)), 1 / fast
+    return 1 / slow, min(cached, float(many)), 1 / min(fast, slow)
 
 
 def copy_seconds(num_elements: int, count: int) -> float:

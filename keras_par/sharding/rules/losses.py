@@ -51,7 +51,11 @@ def sparse_categorical_crossentropy(original, target, output, from_logits=False,
 
 
 def pick(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Of each row the value at its place. TensorFlow's own gradient adds up every element of `values` one by one."""
+    """Of each row the value at its place.
+
+    The gradient of `tf.gather` is a sum over segments, of which each element of `values` is one and has a counter.
+    """
+    places = tf.cast(places, tf.int64)
 
     def spread(upstream: tf.Tensor) -> tf.Tensor:
         of_rows = tf.reshape(places, [-1])
