@@ -90,7 +90,7 @@ def test_the_example_in_one_process_starts_neither_horovod_nor_mpi(data_dir, tmp
         print("mapped:", "libmpi" in maps, "horovod" in maps)
         """,
     )
-    job = start("python", 1, script)
+    job = start("python", 1, script, **WITH_EXTRAS)  # with which the example prepares its data
     assert job.status == 0, job.output
     assert "rank 0 of 1" in job.output
     assert "loaded: []" in job.output

@@ -214,6 +214,7 @@ def test_a_job_that_gives_up_leaves_nothing_in_memory(tmp_path):
     assert not kept.left()
 
 
+@pytest.mark.long
 def test_without_a_restart_nothing_is_kept_and_that_is_said(tmp_path):
     ended = run("-np", 2, *worlds.arguments(tmp_path, 1, every=(RARE, OFTEN)), PYTHONWARNINGS="default")
     assert ended.status == 0, ended.stderr

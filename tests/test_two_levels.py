@@ -14,7 +14,12 @@ from tests.launcher import program
 @pytest.mark.parametrize(
     ("ranks_of_first", "road", "sentence"),
     [
-        (2, "two_levels", "in two levels, through the shared memory of each host and by Horovod over MPI between them"),
+        pytest.param(
+            2,
+            "two_levels",
+            "in two levels, through the shared memory of each host and by Horovod over MPI between them",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             3,
             "horovod",
