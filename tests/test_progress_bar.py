@@ -49,7 +49,7 @@ def test_rank_0_prints_figures_of_all_ranks_and_names_the_slowest(slow_rank, ran
 
 
 def test_the_share_of_collectives_is_small_where_ranks_are_alike(ranks):
-    [printed, _] = ranks(2).run(tasks.progress, slow_rank=-1, pause=0.2)
+    [printed, _] = ranks(2).run(tasks.progress, slow_rank=-1, pause=0.5)
     assert all(int(match[6]) < 25 for match in lines_of(printed))
 
 
