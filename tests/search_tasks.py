@@ -336,7 +336,7 @@ def costs_of_best(
 ) -> tuple[tuple, tuple]:
     """Seconds and bytes of the best plan for a model of random parts: as the search adds them up, and as predicted.
 
-    Without what is largest at a time.
+    Bytes as if all were held at a time, without those of which the largest counts.
     """
     from keras_par.plan import cost
     from keras_par.plan.setting import Setting
@@ -347,13 +347,21 @@ def costs_of_best(
     keras.utils.clear_session(free_memory=False)
     sizes = dict(zip(("batch", "model"), mesh, strict=True))
     size = bucket_bytes or cost.BUCKET_BYTES
-    with mock.patch.object(cost, "BUCKET_BYTES", size), mock.patch.object(maker, "BUCKET_BYTES", size):
+    patches = [mock.patch.object(module, "BUCKET_BYTES", size) for module in (cost, maker)]
+    with contextlib.ExitStack() as stack:
+        for patch in (*patches, mock.patch.object(cost, "most_held", all_held)):
+            stack.enter_context(patch)
         made = maker.Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
         problem = made.make()
         choice = dynamic.solve(problem)
         found = cost.predict(trace, made.layouts(choice), made.setting)
-    held = found.num_bytes - sum(found.parts[each] for each in ("passing", "gathered", "recomputed"))
-    return problem.cost(choice), (found.seconds, held)
+    return problem.cost(choice), (found.seconds, found.num_bytes - found.parts["gathered"])
+
+
+def all_held(moments, again, bucket_bytes: int) -> dict[str, int]:
+    """What would be held if nothing went."""
+    totals = {name: sum(getattr(each, name) for each in moments) for name in ("kept", "gradients", "sums", "shared")}
+    return {**totals, "shared": min(totals["shared"], bucket_bytes)}
 
 
 def machine_from(text: str):

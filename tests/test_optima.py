@@ -140,8 +140,7 @@ def test_where_only_storage_over_the_batch_fits_that_is_found(ranks):
     rows = 4096 * 1024 * ITEM  # of one layer, of all ranks
     [free] = find(ranks, "mlp", [4096], 4, sending(1e12), memory=1e12, mesh=(4, 1), **options)
     assert free["layouts"] == {} and free["bytes"] == free["whole_bytes"] > 3 * weights + rows
-    for share, zero, layouts in ((0.8, 0, {("batch", None)}), (0.6, 3, set())):  # a layout, then a stage of ZeRO
-        memory = share * free["bytes"]
+    for memory, zero, layouts in ((4 * weights, 0, {("batch", None)}), (3 * weights, 3, set())):  # a layout, a stage
         [found] = find(ranks, "mlp", [4096], 4, sending(1e12), memory=memory, mesh=(4, 1), **options)
         assert found["bytes"] <= memory
         assert found["zero"] == zero and set(found["layouts"].values()) == layouts

@@ -1,10 +1,12 @@
 """What the search knows of memory: what the backward pass keeps, loops, and layers that are computed again."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from keras_par.plan.liveness import Moment, most_held
 from tests import search_tasks
 from tests.known_machine import KNOWN
 from tests.ranks.pool import together
@@ -34,6 +36,22 @@ def test_what_is_kept_is_what_gradients_read(ranks):
         each for each in ranks(1).run(search_tasks.look, name="two_layers")[0]["operations"] if "relu" in each.name
     ]
     assert relu.keeps == relu.results  # its gradient asks where the output is above 0
+
+
+def test_what_is_kept_goes_while_gradients_come():
+    """Three layers, backward from the last: at first all is kept, in the end all gradients are there."""
+    first, second, third = (
+        Moment(kept=100, passing=5, gradients=10, shared=10),
+        Moment("again", kept=40, passing=80, gradients=20, sums=20),
+        Moment(kept=10, passing=70, gradients=30, shared=30),
+    )
+    held = {"activations": 140, "recomputed": 9, "passing": 80, "gradients": 50, "sums": 45}
+    assert most_held([first, second, third], {"again": 9}, 25) == held
+    held = {"activations": 150, "recomputed": 0, "passing": 200, "gradients": 30, "sums": 25}
+    assert most_held([first, second, replace(third, passing=200)], {"again": 9}, 25) == held
+    held = {"activations": 100, "recomputed": 0, "passing": 5, "gradients": 950, "sums": 45}
+    assert most_held([replace(first, gradients=900), second, third], {"again": 9}, 25) == held
+    assert most_held([], {}, 25) == {}
 
 
 @pytest.mark.parametrize("search", ["dynamic", "recursive", "propagation", "exact"])
@@ -118,7 +136,7 @@ def test_a_plan_that_computes_layers_again_is_planned_from_its_file(tmp_path):
         str(machine),
         "--json",
     )
-    search = ("--search", "dynamic", "--mesh", "2x1", "--memory", "150MB", "--write", str(path))
+    search = ("--search", "dynamic", "--mesh", "2x1", "--memory", "130MB", "--write", str(path))
     searched, planned = run_plan(*common, *search), run_plan(str(path), *common)
     assert searched.returncode == 0 == planned.returncode, searched.stderr + planned.stderr
     found, plan = json.loads(searched.stdout), json.loads(planned.stdout)

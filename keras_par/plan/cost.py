@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from keras_par.plan.case import Collective
 from keras_par.plan.layout import Axes
+from keras_par.plan.liveness import Moment, most_held
 from keras_par.plan.machine import crossing_bytes
 from keras_par.plan.reading import read
 from keras_par.plan.recomputing import blocks, held, held_again
@@ -22,10 +23,10 @@ class Prediction:
         seconds: of the step.
         by_layer: seconds of each layer's operations and collectives.
         num_bytes: the largest that a rank holds at a time.
-        parts: of the bytes: variables, gradients and slots; "activations", which are kept for the backward pass;
-            "recomputed" and "passing", of the layer and of the operation that take most while theirs is under way;
-            "gathered", of the largest tensor, and of the two largest weights or gradients that a stage of ZeRO lets go;
-            and "sums" of gradients that are under way at a time.
+        parts: of these bytes, at the moment of the backward pass when a rank holds most: variables and slots;
+            "activations" that are still kept, and "gradients" that are there already, with their "sums" that are under
+            way; "recomputed" and "passing", of the layer and of the operation whose turn it is; and "gathered", of the
+            largest tensor, and of the two largest weights or gradients that a stage of ZeRO lets go.
         collectives: each kind and its bytes, in the order of the forward pass, without sums of gradients.
         gradient_bytes: that a rank gives to sums of gradients, and to gathers of what it has updated.
         crossing_bytes: of all of these, that a rank sends to the next one of a ring.
@@ -60,11 +61,12 @@ def predict(
         recomputed: names of layers that are computed once more in the backward pass.
     """
     found = Prediction()
-    note_operations(found, trace, stored, setting, recomputed)
+    moments, again = note_operations(found, trace, stored, setting, recomputed)
+    note_variables(found, trace, stored, setting, recomputed, moments)
+    found.parts.update(most_held(moments, again, BUCKET_BYTES))
     for aside in trace.asides:
         found.by_layer[aside.layer] += aside_seconds(aside, setting)
         found.parts["activations"] += int(aside.kept_bytes * setting.num_rows)
-    note_variables(found, trace, stored, setting, recomputed)
     found.num_bytes = sum(found.parts.values())
     found.seconds = setting.machine.step_seconds + sum(found.by_layer.values())
     return found
@@ -72,15 +74,16 @@ def predict(
 
 def note_operations(
     found: Prediction, trace: Trace, stored: Mapping[str, Axes], setting: Setting, recomputed: Collection[str]
-) -> None:
-    """Adds what operations cost, send and keep."""
+) -> tuple[list[Moment], dict[str, int]]:
+    """Adds what operations cost and send; gives what they keep, and what layers take that are computed once more."""
     layouts: dict[int, Axes] = {
         number: stored[tensor.path] for number, tensor in enumerate(trace.tensors) if any(stored.get(tensor.path, ()))
     }
     done: set[tuple] = set()
     kept: set[tuple[int, int]] = set()
-    passing: dict[str, int] = defaultdict(int)
-    made_in, largest, widest = blocks(trace), 0, 0
+    again: dict[str, int] = defaultdict(int)
+    moments: list[Moment] = []
+    made_in, largest = blocks(trace), 0
     for operation in trace.operations:
         made = read(operation, trace.tensors, layouts, setting)
         layouts.update(zip(operation.results, made.outcome.results, strict=True))
@@ -98,14 +101,12 @@ def note_operations(
         for sent in holds.sent:
             note_sent(found, sent.forward, setting.mesh[sent.axis], operation.layer)
         found.by_layer[operation.layer] += seconds + holds.seconds
-        found.parts["activations"] += holds.inner_bytes
-        passing[operation.block] += holds.passing_bytes
-        kept.update(holds.kept.items())
-        widest = max(widest, made.work.passing_bytes)
-    found.parts["activations"] += sum(size for _, size in kept)
-    found.parts["recomputed"] = max(passing.values(), default=0)
-    found.parts["passing"] = widest
+        again[operation.block] += holds.passing_bytes
+        new = dict(holds.kept.items() - kept)
+        kept.update(new.items())
+        moments.append(Moment(operation.block, sum(new.values()) + holds.inner_bytes, made.work.passing_bytes))
     found.parts["gathered"] = largest
+    return moments, again
 
 
 def note_sent(found: Prediction, collectives: Sequence[tuple[Collective, int]], num_ranks: int, layer: str) -> None:
@@ -115,11 +116,16 @@ def note_sent(found: Prediction, collectives: Sequence[tuple[Collective, int]], 
 
 
 def note_variables(
-    found: Prediction, trace: Trace, stored: Mapping[str, Axes], setting: Setting, recomputed: Collection[str]
+    found: Prediction,
+    trace: Trace,
+    stored: Mapping[str, Axes],
+    setting: Setting,
+    recomputed: Collection[str],
+    moments: Sequence[Moment],
 ) -> None:
-    """Adds what variables cost and take."""
+    """Adds what variables cost and take, to the moments what their gradients take."""
     used, windows, num_shares = uses(trace, setting.num_rows, recomputed), [0, 0], setting.mesh[setting.data_axis]
-    shared_bytes = 0  # of sums that share messages
+    last = last_readers(trace)
     for parameter in trace.parameters:
         axes = stored.get(parameter.path) or (None,) * len(parameter.shape)
         variable = Upkeep(parameter, axes, setting, used.get(parameter.path, Use()))
@@ -129,14 +135,29 @@ def note_variables(
         for kind, size in variable.sums:
             found.gradient_bytes += size
             found.crossing_bytes += crossing_bytes(kind, size, num_shares)
-        for name, size in variable.held.items():
-            found.parts[name] += size
+        held_bytes = variable.held
+        found.parts["variables"] += held_bytes["variables"]
+        found.parts["slots"] += held_bytes["slots"]
+        if moments:
+            moment = moments[last.get(parameter.path, -1)]
+            moment.gradients += held_bytes["gradients"]
+            moment.sums += held_bytes["sums"]
+            moment.shared += variable.shared_bytes
         if variable.is_whole_at_times:
             windows.append(variable.whole_bytes)
-        shared_bytes += variable.shared_bytes
-    found.parts["sums"] += min(shared_bytes, BUCKET_BYTES)
     found.parts["gathered"] += sum(sorted(windows)[-2:])
     found.parts["slots"] += trace.other_bytes
+
+
+def last_readers(trace: Trace) -> dict[str, int]:
+    """For each variable that an operation reads the place of the last one."""
+    read_by = (
+        (trace.tensors[number].path, place)
+        for place, each in enumerate(trace.operations)
+        for number in each.operands
+        if number >= 0
+    )
+    return {path: place for path, place in read_by if path}
 
 
 def aside_seconds(aside: Aside, setting: Setting) -> float:

@@ -1,5 +1,6 @@
 """Finds the mesh and the layouts that train a model fastest: tries each mesh of the ranks with one of the searches."""
 
+import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
 from keras_par.searching import dynamic, exact, propagation, recursive
 from keras_par.searching.classes import tensor_classes
-from keras_par.searching.maker import Maker
+from keras_par.searching.maker import MOMENTS, Maker
 from keras_par.searching.meshes import DATA, MODEL, meshes, named
 from keras_par.searching.problem import Problem
 from keras_par.searching.sizes import size
@@ -218,8 +219,9 @@ class Searcher:
     def _in_stage(self, fastest: Candidate, zero: Zero) -> list[Candidate]:
         """What fits in a stage of ZeRO."""
         found = []
-        for recomputes in (False, True) if any(operation.block for operation in self.trace.operations) else (False,):
-            maker = Maker(self.trace, self.setting(fastest.mesh, zero), self.fixed, recomputes, fastest.classes)
+        ways = (False, True) if any(operation.block for operation in self.trace.operations) else (False,)
+        for recomputes, held in itertools.product(ways, MOMENTS):
+            maker = Maker(self.trace, self.setting(fastest.mesh, zero), self.fixed, recomputes, fastest.classes, held)
             found.append(self._fitting(maker, maker.make(), self.capacity))
         return [each for each in found if each is not None]
 

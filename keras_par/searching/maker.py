@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from keras_par.plan.case import Sent
 from keras_par.plan.cost import aside_seconds
@@ -37,6 +38,12 @@ class Way:
     costs: tuple[Cost, ...]
 
 
+Held = tuple[Literal["activations", "gradients"], ...]
+ALL: Held = ("activations", "gradients")
+# A rank holds most before the backward pass, after it, or within it. No sum over operations and variables is all three.
+MOMENTS: tuple[Held, ...] = (("activations",), ("gradients",), ALL)
+
+
 class Maker:
     """Makes the problem of a trace in a setting.
 
@@ -46,6 +53,7 @@ class Maker:
         fixed: layouts that are said already, by path.
         recomputes: True if layers may be computed once more in the backward pass.
         classes: of the tensors, as `tensor_classes` finds them unless given.
+        held: which bytes its costs have, beside those of variables and slots.
     """
 
     def __init__(
@@ -55,8 +63,10 @@ class Maker:
         fixed: Mapping[str, Axes] | None = None,
         recomputes: bool = False,
         classes: Sequence[int] | None = None,
+        held: Held = ALL,
     ):
         self.trace, self.setting, self.fixed, self.recomputes = trace, setting, fixed or {}, recomputes
+        self.has_activations, self.has_gradients = "activations" in held, "gradients" in held
         self.classes = tensor_classes(trace, self.fixed) if classes is None else classes
         self.problem = Problem()
         self.node_of: dict[int, int] = {}  # by class
@@ -86,7 +96,7 @@ class Maker:
         self.problem.num_bytes += self.trace.other_bytes
         for aside in self.trace.asides:
             self.problem.seconds += aside_seconds(aside, self.setting)
-            self.problem.num_bytes += aside.kept_bytes * self.setting.num_rows
+            self.problem.num_bytes += aside.kept_bytes * self.setting.num_rows * self.has_activations
         return self.problem
 
     def complete(self, variables: Mapping[int, int]) -> list[int] | None:
@@ -166,7 +176,7 @@ class Maker:
             number = number_of.get(parameter.path)
             if number is None:
                 whole = Upkeep(parameter, (None,) * len(parameter.shape), self.setting, Use())
-                self.problem.num_bytes += sum(whole.held.values())
+                self.problem.num_bytes += self._held_bytes(whole, 0)
                 continue
             kind = self.classes[number]
             if kind not in self.node_of:
@@ -176,8 +186,13 @@ class Maker:
             node = self.node_of[kind]
             for place, axes in enumerate(self.problem.states[node]):
                 variable = Upkeep(parameter, axes, self.setting, used[parameter.path])
-                under_way = bucket * min(variable.shared_bytes, variable.whole_bytes)
-                self._add((node,), (place,), (variable.seconds, sum(variable.held.values()) + under_way))
+                self._add((node,), (place,), (variable.seconds, self._held_bytes(variable, bucket)))
+
+    def _held_bytes(self, variable: Upkeep, bucket: float) -> float:
+        """Of a variable, with a part of what it gives to messages that it shares."""
+        held = variable.held
+        gradients = held["gradients"] + held["sums"] + bucket * min(variable.shared_bytes, variable.whole_bytes)
+        return held["variables"] + held["slots"] + gradients * self.has_gradients
 
     def _new_node(self, states: list) -> int:
         self.problem.states.append(states)
@@ -230,6 +245,7 @@ class Maker:
             self._state(self.classes[number], axes)
             for number, axes in zip(operation.results, made.outcome.results, strict=True)
         )
+        costs = [(seconds, kept * self.has_activations) for seconds, kept in costs]
         return Way(results, tuple(filter(self._is_shared, made.sent)), tuple(costs))
 
     def _may_be_again(self, operation: Operation) -> bool:
