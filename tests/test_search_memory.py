@@ -6,7 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from keras_par.plan.cost import predict
 from keras_par.plan.liveness import Moment, most_held
+from keras_par.plan.setting import Setting
+from keras_par.plan.trace import Parameter, Trace
 from tests import search_tasks
 from tests.known_machine import KNOWN
 from tests.ranks.pool import together
@@ -51,7 +54,14 @@ def test_what_is_kept_goes_while_gradients_come():
     assert most_held([first, second, replace(third, passing=200)], {"again": 9}, 25) == held
     held = {"activations": 100, "recomputed": 0, "passing": 5, "gradients": 950, "sums": 45}
     assert most_held([replace(first, gradients=900), second, third], {"again": 9}, 25) == held
-    assert most_held([], {}, 25) == {}
+
+
+def test_gradients_of_variables_that_no_operation_reads_are_held():
+    """As those of a model that is all loop."""
+    trace = Trace(parameters=[Parameter("loop/kernel", (8, 4), FLOAT, is_trainable=True, slot_bytes=3)])
+    found = predict(trace, {}, Setting(KNOWN, {"batch": 2, "model": 1}, "batch", 8))
+    assert found.held == {"variables": 128, "slots": 3, "gradients": 128, "sums": 128}
+    assert found.num_bytes == 387
 
 
 @pytest.mark.parametrize("search", ["dynamic", "recursive", "propagation", "exact"])

@@ -105,6 +105,7 @@ def note_operations(
         new = dict(holds.kept.items() - kept)
         kept.update(new.items())
         moments.append(Moment(operation.block, sum(new.values()) + holds.inner_bytes, made.work.passing_bytes))
+    moments.append(Moment())  # between the passes
     found.parts["gathered"] = largest
     return moments, again
 
@@ -138,11 +139,10 @@ def note_variables(
         held_bytes = variable.held
         found.parts["variables"] += held_bytes["variables"]
         found.parts["slots"] += held_bytes["slots"]
-        if moments:
-            moment = moments[last.get(parameter.path, -1)]
-            moment.gradients += held_bytes["gradients"]
-            moment.sums += held_bytes["sums"]
-            moment.shared += variable.shared_bytes
+        moment = moments[last.get(parameter.path, -1)]
+        moment.gradients += held_bytes["gradients"]
+        moment.sums += held_bytes["sums"]
+        moment.shared += variable.shared_bytes
         if variable.is_whole_at_times:
             windows.append(variable.whole_bytes)
     found.parts["gathered"] += sum(sorted(windows)[-2:])
