@@ -358,7 +358,7 @@ def costs_of_best(
     return problem.cost(choice), (found.seconds, found.num_bytes - found.parts["gathered"])
 
 
-def all_held(moments, again, bucket_bytes: int) -> dict[str, int]:
+def all_held(moments, bucket_bytes: int) -> dict[str, int]:
     """What would be held if nothing went."""
     totals = {name: sum(getattr(each, name) for each in moments) for name in ("kept", "gradients", "sums", "shared")}
     return {**totals, "shared": min(totals["shared"], bucket_bytes)}

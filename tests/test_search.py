@@ -358,7 +358,7 @@ def test_what_the_command_cannot_do_is_one_sentence():
         "tests/search_tasks.py:gpt", "--search", "dynamic", "--ranks", "2", "--memory", "1MB", "--machine", "gpu-host"
     )
     assert done.returncode == 2
-    assert re.fullmatch(r"keras-par: the model does not fit .* ranks: start 8\.", done.stderr.splitlines()[-1])
+    assert re.fullmatch(r"keras-par: the model does not fit .* ranks: start 16\.", done.stderr.splitlines()[-1])
 
 
 PATHS = [f"block_{i}/{name}" for i in range(4) for name in ("a", "b_2", "c")]

@@ -1,22 +1,26 @@
 """What the search knows of memory: what the backward pass keeps, loops, and layers that are computed again."""
 
+import itertools
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from keras_par.plan.cost import predict
-from keras_par.plan.liveness import Moment, most_held
+from keras_par.plan.liveness import Moment, most_held, waiting
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Parameter, Trace
+from keras_par.searching.find import Searcher, find
+from keras_par.searching.maker import Maker
 from tests import search_tasks
 from tests.known_machine import KNOWN
 from tests.ranks.pool import together
 from tests.test_search import LAYOUTS, require_same, run_plan
+from tests.traces import FLOAT, Layers, drawn_products
 
 ROWS, LENGTH, WIDTH, HEADS = 8, 16, 64, 4
-FLOAT = 4
 
 
 def test_a_loop_costs_its_rounds(ranks):
@@ -45,15 +49,77 @@ def test_what_is_kept_goes_while_gradients_come():
     """Three layers, backward from the last: at first all is kept, in the end all gradients are there."""
     first, second, third = (
         Moment(kept=100, passing=5, gradients=10, shared=10),
-        Moment("again", kept=40, passing=80, gradients=20, sums=20),
+        Moment(kept=40, passing=80, recomputed=9, gradients=20, sums=20),
         Moment(kept=10, passing=70, gradients=30, shared=30),
     )
-    held = {"activations": 140, "recomputed": 9, "passing": 80, "gradients": 50, "sums": 45}
-    assert most_held([first, second, third], {"again": 9}, 25) == held
-    held = {"activations": 150, "recomputed": 0, "passing": 200, "gradients": 30, "sums": 25}
-    assert most_held([first, second, replace(third, passing=200)], {"again": 9}, 25) == held
-    held = {"activations": 100, "recomputed": 0, "passing": 5, "gradients": 950, "sums": 45}
-    assert most_held([replace(first, gradients=900), second, third], {"again": 9}, 25) == held
+    held = {"activations": 140, "gradients": 50, "sums": 45, "recomputed": 9, "passing": 80}
+    assert most_held([first, second, third], 25) == held
+    held = {"activations": 150, "gradients": 30, "sums": 25, "recomputed": 0, "passing": 200}
+    assert most_held([first, second, replace(third, passing=200)], 25) == held
+    held = {"activations": 100, "gradients": 950, "sums": 45, "recomputed": 0, "passing": 5}
+    assert most_held([replace(first, gradients=900), second, third], 25) == held
+    assert set(most_held([Moment()], 25).values()) == {0}
+
+
+def test_gradients_wait_for_earlier_operations():
+    """Tensor 7 is made by the first operation, and read by the second and the last."""
+    assert waiting([{7: 10}, {7: 10, 8: 3}, {8: 3, 9: 3}, {9: 3}, {9: 3, 7: 10}]) == [0, 0, 10, 10, 0]
+    assert waiting([]) == []
+
+
+def tied_with_a_skip() -> Trace:
+    """Products of 8 columns for data of 4, two by one weight, and a sum over the second of them."""
+    layers = Layers(4)
+    layers.product("first", 8)
+    early = layers.gelu("first")
+    weight = layers.product("tied", 8)
+    layers.gelu("wide")
+    layers.product("again", 8, weight)
+    layers.add("sum", early)
+    return layers.trace
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "recomputed", "held"),
+    [
+        # At the second GELU: what it and earlier ones keep, the gradient of the tied weight, which begins with its last
+        # product, and that of the early tensor, which waits.
+        (1024, (), {"activations": 4 + 3 * 8 + 8 + 3 * 8, "passing": 3 * 8 + 8 + 8 + 8}),
+        (1024, ("wide",), {"activations": 4 + 3 * 8 + 8 + 8, "recomputed": 3 * 8, "passing": 3 * 8 + 8 + 8 + 8}),
+        # At the first product, with the gradients of both weights, where one row has less than they.
+        (1, ("first", "wide"), {"activations": 4, "recomputed": 3 * 8, "passing": 8}),
+    ],
+)
+def test_the_moment_when_most_is_held_is_found(num_rows, recomputed, held):
+    setting = Setting(KNOWN, {"batch": 2, "model": 1}, "batch", 2 * num_rows)
+    found = predict(tied_with_a_skip(), {}, setting, recomputed).held
+    first, tied = 4 * 8 * FLOAT, 8 * 8 * FLOAT
+    gradients = tied if num_rows > 1 else tied + first
+    rows = {name: numbers * num_rows * FLOAT for name, numbers in held.items()}
+    assert found == {"variables": first + tied, "gradients": gradients, "sums": gradients, **rows}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_found_within_a_memory_is_near_the_best_of_all(seed):
+    """All layouts and all choices of layers to compute once more are looked at, whose steps fit."""
+    trace, num_rows = drawn_products(seed)
+    mesh = {"batch": 2, "model": 1}
+    [fastest] = Searcher(trace, KNOWN, num_rows, "dynamic", math.inf, {}, 2).tried([mesh])
+    maker = Maker(trace, Setting(KNOWN, mesh, "batch", num_rows), recomputes=True, classes=fastest.classes)
+    problem = maker.make()
+    states = [range(len(problem.states[node])) for node in maker.free_nodes]
+    choices = [
+        maker.complete(dict(zip(maker.free_nodes, places, strict=True))) for places in itertools.product(*states)
+    ]
+    assert len(choices) == 64
+    steps = [predict(trace, maker.layouts(each), maker.setting, maker.recomputed(each)) for each in choices]
+    least, most = min(step.num_bytes for step in steps), fastest.prediction.num_bytes
+    for share in (0.1, 0.25, 0.4, 0.55, 0.7, 0.85):
+        memory = least + share * (most - least)
+        best = min(step.seconds for step in steps if step.num_bytes <= memory)
+        found = find(trace, KNOWN, 2, num_rows, memory=memory, mesh=mesh).best.prediction
+        assert found.num_bytes <= memory
+        assert found.seconds <= 1.01 * best
 
 
 def test_gradients_of_variables_that_no_operation_reads_are_held():

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 
 from keras_par.plan.case import Collective
 from keras_par.plan.layout import Axes
-from keras_par.plan.liveness import Moment, most_held
+from keras_par.plan.liveness import Moment, most_held, waiting
 from keras_par.plan.machine import crossing_bytes
 from keras_par.plan.reading import read
 from keras_par.plan.recomputing import blocks, held, held_again
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Aside, Trace
 from keras_par.plan.upkeep import BUCKET_BYTES, Upkeep, Use, uses
+
+PARTS = ("variables", "slots", "activations", "gradients", "sums", "recomputed", "passing", "gathered")
 
 
 @dataclass
@@ -25,8 +27,9 @@ class Prediction:
         num_bytes: the largest that a rank holds at a time.
         parts: of these bytes, at the moment of the backward pass when a rank holds most: variables and slots;
             "activations" that are still kept, and "gradients" that are there already, with their "sums" that are under
-            way; "recomputed" and "passing", of the layer and of the operation whose turn it is; and "gathered", of the
-            largest tensor, and of the two largest weights or gradients that a stage of ZeRO lets go.
+            way; "recomputed", of the layer whose turn it is; "passing", of the operation whose turn it is, and of
+            gradients that wait for earlier ones; and "gathered", of the largest tensor, and of the two largest weights
+            or gradients that a stage of ZeRO lets go.
         collectives: each kind and its bytes, in the order of the forward pass, without sums of gradients.
         gradient_bytes: that a rank gives to sums of gradients, and to gathers of what it has updated.
         crossing_bytes: of all of these, that a rank sends to the next one of a ring.
@@ -35,7 +38,7 @@ class Prediction:
     seconds: float = 0.0
     by_layer: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     num_bytes: int = 0
-    parts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     collectives: list[tuple[Collective, int, str]] = field(default_factory=list)
     gradient_bytes: int = 0
     crossing_bytes: float = 0.0
@@ -61,9 +64,12 @@ def predict(
         recomputed: names of layers that are computed once more in the backward pass.
     """
     found = Prediction()
-    moments, again = note_operations(found, trace, stored, setting, recomputed)
-    note_variables(found, trace, stored, setting, recomputed, moments)
-    found.parts.update(most_held(moments, again, BUCKET_BYTES))
+    variables = upkeeps(trace, stored, setting, recomputed)
+    moments = note_operations(found, trace, stored, setting, recomputed)
+    note_variables(found, variables, setting)
+    add_gradients(moments, trace, variables)
+    found.parts.update(most_held(moments, BUCKET_BYTES))
+    found.parts["slots"] += trace.other_bytes
     for aside in trace.asides:
         found.by_layer[aside.layer] += aside_seconds(aside, setting)
         found.parts["activations"] += int(aside.kept_bytes * setting.num_rows)
@@ -74,15 +80,15 @@ def predict(
 
 def note_operations(
     found: Prediction, trace: Trace, stored: Mapping[str, Axes], setting: Setting, recomputed: Collection[str]
-) -> tuple[list[Moment], dict[str, int]]:
-    """Adds what operations cost and send; gives what they keep, and what layers take that are computed once more."""
+) -> list[Moment]:
+    """Adds what operations cost and send; returns what is held in the backward pass of each, and before all of them."""
     layouts: dict[int, Axes] = {
         number: stored[tensor.path] for number, tensor in enumerate(trace.tensors) if any(stored.get(tensor.path, ()))
     }
     done: set[tuple] = set()
     kept: set[tuple[int, int]] = set()
-    again: dict[str, int] = defaultdict(int)
-    moments: list[Moment] = []
+    again: dict[str, int] = defaultdict(int)  # what each layer takes that is computed once more
+    moments, flowing = [], []
     made_in, largest = blocks(trace), 0
     for operation in trace.operations:
         made = read(operation, trace.tensors, layouts, setting)
@@ -104,10 +110,13 @@ def note_operations(
         again[operation.block] += holds.passing_bytes
         new = dict(holds.kept.items() - kept)
         kept.update(new.items())
-        moments.append(Moment(operation.block, sum(new.values()) + holds.inner_bytes, made.work.passing_bytes))
-    moments.append(Moment())  # between the passes
+        moments.append(Moment(sum(new.values()) + holds.inner_bytes, made.work.passing_bytes))
+        flowing.append(made.work.flowing)
+    for moment, operation, num_bytes in zip(moments, trace.operations, waiting(flowing), strict=True):
+        moment.passing += num_bytes
+        moment.recomputed = again[operation.block]
     found.parts["gathered"] = largest
-    return moments, again
+    return [*moments, Moment()]
 
 
 def note_sent(found: Prediction, collectives: Sequence[tuple[Collective, int]], num_ranks: int, layer: str) -> None:
@@ -116,37 +125,40 @@ def note_sent(found: Prediction, collectives: Sequence[tuple[Collective, int]], 
     found.crossing_bytes += sum(crossing_bytes(kind, size, num_ranks) for kind, size in collectives)
 
 
-def note_variables(
-    found: Prediction,
-    trace: Trace,
-    stored: Mapping[str, Axes],
-    setting: Setting,
-    recomputed: Collection[str],
-    moments: Sequence[Moment],
-) -> None:
-    """Adds what variables cost and take, to the moments what their gradients take."""
-    used, windows, num_shares = uses(trace, setting.num_rows, recomputed), [0, 0], setting.mesh[setting.data_axis]
-    last = last_readers(trace)
-    for parameter in trace.parameters:
-        axes = stored.get(parameter.path) or (None,) * len(parameter.shape)
-        variable = Upkeep(parameter, axes, setting, used.get(parameter.path, Use()))
-        layer = parameter.path.rpartition("/")[0]
+def upkeeps(trace: Trace, stored: Mapping[str, Axes], setting: Setting, recomputed: Collection[str]) -> list[Upkeep]:
+    """What each variable costs and takes."""
+    used = uses(trace, setting.num_rows, recomputed)
+    return [
+        Upkeep(each, stored.get(each.path) or (None,) * len(each.shape), setting, used.get(each.path, Use()))
+        for each in trace.parameters
+    ]
+
+
+def note_variables(found: Prediction, variables: Sequence[Upkeep], setting: Setting) -> None:
+    """Adds what variables cost, and what they take all the time or for two layers."""
+    windows, num_shares = [0, 0], setting.mesh[setting.data_axis]
+    for variable in variables:
+        layer = variable.parameter.path.rpartition("/")[0]
         found.by_layer[layer] += variable.seconds
         note_sent(found, variable.gathers, num_shares, layer)
         for kind, size in variable.sums:
             found.gradient_bytes += size
             found.crossing_bytes += crossing_bytes(kind, size, num_shares)
-        held_bytes = variable.held
-        found.parts["variables"] += held_bytes["variables"]
-        found.parts["slots"] += held_bytes["slots"]
-        moment = moments[last.get(parameter.path, -1)]
-        moment.gradients += held_bytes["gradients"]
-        moment.sums += held_bytes["sums"]
-        moment.shared += variable.shared_bytes
+        for name in ("variables", "slots"):
+            found.parts[name] += variable.held[name]
         if variable.is_whole_at_times:
             windows.append(variable.whole_bytes)
     found.parts["gathered"] += sum(sorted(windows)[-2:])
-    found.parts["slots"] += trace.other_bytes
+
+
+def add_gradients(moments: Sequence[Moment], trace: Trace, variables: Sequence[Upkeep]) -> None:
+    """Adds gradients to the moments when they begin: each to that of the last operation that reads its variable."""
+    last = last_readers(trace)
+    for variable in variables:
+        moment, held_bytes = moments[last.get(variable.parameter.path, -1)], variable.held
+        moment.gradients += held_bytes["gradients"]
+        moment.sums += held_bytes["sums"]
+        moment.shared += variable.shared_bytes
 
 
 def last_readers(trace: Trace) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """What a variable costs beside the operations that read it: gathers, the sum of its gradient, update and memory."""
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Collection
@@ -142,7 +143,7 @@ class Upkeep:
             found.append(("reduce_scatter", whole))
         return found
 
-    @property
+    @functools.cached_property
     def held(self) -> dict[str, int]:
         """Bytes of it, its gradient and its slots on a rank; and of its gradient while that is summed by itself."""
         gradient = self._bytes(self.placement.accumulator) if self.parameter.is_trainable else 0

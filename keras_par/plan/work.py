@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keras_par.plan.case import Outcome
 from keras_par.plan.division import Label
@@ -27,7 +27,7 @@ class Work:
         num_kernels: launches.
         kept: operands and results that are kept for the backward pass, by number, with their bytes.
         inner_bytes: what else is kept.
-        passing_bytes: that are taken while its backward pass is under way.
+        flowing: the bytes of the gradients that its backward pass takes and gives, by the numbers of the tensors.
     """
 
     flops: float
@@ -37,7 +37,12 @@ class Work:
     num_kernels: int
     kept: Mapping[int, int]
     inner_bytes: int = 0
-    passing_bytes: int = 0
+    flowing: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def passing_bytes(self) -> int:
+        """That are taken while its backward pass is under way."""
+        return self.inner_bytes + sum(self.flowing.values()) if self.flowing else 0
 
 
 def work_of(
@@ -87,10 +92,13 @@ def work_of(
     num_kernels = 1 + is_backward * (len(wanted) if product else 1)
     kept = {number: around[number] * tensors[number].item_bytes for number in operation.keeps}
     inner = sum(round(around[number] * num_bytes) for number, num_bytes in operation.inner)
-    flowing = [number for number in around if tensors[number].has_gradient and not tensors[number].path]
-    passing = inner + sum(around[number] * tensors[number].item_bytes for number in flowing) if is_backward else 0
+    flowing = {
+        number: count * tensors[number].item_bytes
+        for number, count in around.items()
+        if is_backward and tensors[number].has_gradient and not tensors[number].path
+    }
     flops, num_bytes = forward + backward * is_backward, moved * (1 + 2 * is_backward)
-    return Work(flops, num_bytes, forward, moved, num_kernels, kept, inner, passing)
+    return Work(flops, num_bytes, forward, moved, num_kernels, kept, inner, flowing)
 
 
 def product_flops(

@@ -3,7 +3,7 @@
 import functools
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keras_par.plan.cost import Prediction, predict
@@ -13,7 +13,7 @@ from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Shape, Trace
 from keras_par.searching import dynamic
 from keras_par.searching.find import Found
-from keras_par.searching.maker import MOMENTS, Maker
+from keras_par.searching.maker import SUMS, Maker
 from keras_par.searching.paths import without_numbers
 from keras_par.searching.patterns import pattern_of
 from keras_par.searching.problem import Problem, Table
@@ -56,22 +56,20 @@ def alternatives(trace: Trace, setting: Setting, fixed: Mapping[str, Axes], foun
         fixed: layouts that are said already, by path.
         found: by a search.
     """
-    again, classes = bool(found.best.recomputed), found.best.classes
-    return Asker([Maker(trace, setting, fixed, again, classes, held) for held in MOMENTS], found).ask()
+    return Asker(Maker(trace, setting, fixed, bool(found.best.recomputed), found.best.classes), found).ask()
 
 
 class Asker:
     """Asks about the classes of one plan.
 
     Args:
-        makers: of the problem that the plan solves, each with other bytes.
+        maker: of the problem that the plan solves.
         found: by a search.
     """
 
-    def __init__(self, makers: Sequence[Maker], found: Found):
-        self.found, self.problems = found, [each.make() for each in makers]
-        self.maker, self.problem = makers[-1], self.problems[-1]  # whose nodes are those of all
-        maker = self.maker
+    def __init__(self, maker: Maker, found: Found):
+        self.maker, self.found, self.problem = maker, found, maker.make()
+        self.problems = [maker.counting(counted).problem for counted in SUMS]
         self.paths: dict[int, list[str]] = {}  # of the variables of each node
         for kind, tensor in zip(maker.classes, maker.trace.tensors, strict=True):
             if tensor.path:
@@ -107,23 +105,20 @@ class Asker:
 
     def _with_others_free(self, node: int) -> tuple[list[int], Prediction] | None:
         """The fastest choice in which a node has another state, and its step."""
-        answers = [answer for state in self._other_states(node) for answer in self._with_state(node, state)]
-        fitting = [each for each in answers if each[1].num_bytes <= self.found.memory]
-        return min(fitting or answers, key=lambda each: each[1].seconds, default=None)
+        fitting = filter(None, (self._with_state(node, state) for state in self._other_states(node)))
+        found = min(fitting, key=lambda each: each[1].seconds, default=None)
+        if found is not None:
+            return found
+        other = Table((node,), {(state,): (0.0, 0.0) for state in self._other_states(node)})
+        choice = dynamic.solve(with_table(self.problem, other))
+        return None if choice is None else (choice, self._predicted(choice))
 
-    def _with_state(self, node: int, state: int) -> list[tuple[list[int], Prediction]]:
-        """The fastest choice in which a node has a state, then the fastest that fits by each of the sums of bytes."""
+    def _with_state(self, node: int, state: int) -> tuple[list[int], Prediction] | None:
+        """The fastest choice that fits and in which a node has a state."""
         said = Table((node,), {(state,): (0.0, 0.0)})
-        problems = [Problem(each.states, [*each.tables, said], each.seconds, each.num_bytes) for each in self.problems]
-        choice = dynamic.solve(problems[-1])
-        if choice is None:
-            return []
-        fastest = choice, self._predicted(choice)
-        if fastest[1].num_bytes <= self.found.memory:
-            return [fastest]
-        solvers = [(each, functools.partial(dynamic.solve, each)) for each in problems]
-        found = [within(self.found.memory, problem, solve, self._predicted) for problem, solve in solvers]
-        return [fastest, *(each for each in found if each is not None)]
+        problems = [with_table(each, said) for each in self.problems]
+        solved = [(each, functools.partial(dynamic.solve, each)) for each in problems]
+        return within(self.found.memory, solved, self._predicted)
 
     def _with_others_kept(self, node: int) -> tuple[list[int], Prediction] | None:
         """The same where the other variables keep the states that they have."""
@@ -153,3 +148,8 @@ class Asker:
             prediction=prediction,
             is_free=is_free,
         )
+
+
+def with_table(problem: Problem, table: Table) -> Problem:
+    """One in which something more is said."""
+    return Problem(problem.states, [*problem.tables, table], problem.seconds, problem.num_bytes)

@@ -1,6 +1,6 @@
 """Finds the mesh and the layouts that train a model fastest: tries each mesh of the ranks with one of the searches."""
 
-import itertools
+import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,8 @@ from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
 from keras_par.searching import dynamic, exact, propagation, recursive
 from keras_par.searching.classes import tensor_classes
-from keras_par.searching.maker import MOMENTS, Maker
+from keras_par.searching.maker import SUMS, Maker
 from keras_par.searching.meshes import DATA, MODEL, meshes, named
-from keras_par.searching.problem import Problem
 from keras_par.searching.sizes import size
 from keras_par.searching.within import within
 
@@ -129,6 +128,7 @@ class Searcher:
         self._classes: Sequence[int] = tensor_classes(trace, fixed)
         self._best: dict[tuple[int, ...], Candidate | None] = {}
         self._fastest: dict[tuple[int, ...], Candidate | None] = {}
+        self._predictions: dict[tuple, Prediction] = {}
 
     def candidates(self, num_ranks: int) -> list[Candidate]:
         """The best of each mesh that is tried: of all, for `recursive` of those that halving comes to.
@@ -177,7 +177,7 @@ class Searcher:
         key = tuple(mesh.values())
         if key not in self._fastest:
             can_be = self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None
-            self._fastest[key] = self._fitting(*self._problem(self.setting(dict(mesh))), math.inf) if can_be else None
+            self._fastest[key] = self._fitting(self._made(self.setting(dict(mesh))), math.inf) if can_be else None
         return self._fastest[key]
 
     def best_of(self, mesh: Mapping[str, int]) -> Candidate | None:
@@ -195,15 +195,15 @@ class Searcher:
         wrong = ((path, complaint(shapes[path], axes, plan)) for path, axes in self.fixed.items() if axes)
         return next((f"variable '{path}' cannot lie so: {why}" for path, why in wrong if why), None)
 
-    def _problem(self, setting: Setting) -> tuple[Maker, Problem]:
-        """The problem of a setting, in which layers that are alike lie alike if that can be solved."""
+    def _made(self, setting: Setting) -> Maker:
+        """With the problem of a setting, in which layers that are alike lie alike if that can be solved."""
         maker = Maker(self.trace, setting, self.fixed, classes=self._classes)
         problem = maker.make()
         if self.mode == "dynamic" and dynamic.is_entangled(problem):
             self._classes = range(len(self.trace.tensors))
             maker = Maker(self.trace, setting, self.fixed, classes=self._classes)
-            problem = maker.make()
-        return maker, problem
+            maker.make()
+        return maker
 
     def _within_capacity(self, fastest: Candidate) -> Candidate | None:
         """For the mesh of a plan that does not fit the fastest of what does.
@@ -219,33 +219,41 @@ class Searcher:
     def _in_stage(self, fastest: Candidate, zero: Zero) -> list[Candidate]:
         """What fits in a stage of ZeRO."""
         found = []
-        ways = (False, True) if any(operation.block for operation in self.trace.operations) else (False,)
-        for recomputes, held in itertools.product(ways, MOMENTS):
-            maker = Maker(self.trace, self.setting(fastest.mesh, zero), self.fixed, recomputes, fastest.classes, held)
-            found.append(self._fitting(maker, maker.make(), self.capacity))
+        for recomputes in (False, True) if any(operation.block for operation in self.trace.operations) else (False,):
+            maker = Maker(self.trace, self.setting(fastest.mesh, zero), self.fixed, recomputes, fastest.classes)
+            maker.make()
+            found.append(self._fitting(maker, self.capacity))
         return [each for each in found if each is not None]
 
-    def _fitting(self, maker: Maker, problem: Problem, limit: float) -> Candidate | None:
-        """The best of a problem that fits into a memory."""
+    def _fitting(self, maker: Maker, limit: float) -> Candidate | None:
+        """The best of what was made that fits into a memory."""
 
         def predicted(choice: list[int]) -> Prediction:
-            return predict(self.trace, maker.layouts(choice), maker.setting, maker.recomputed(choice))
+            return self._predicted(maker.layouts(choice), maker.setting, maker.recomputed(choice))
 
-        found = within(limit, problem, lambda capacity: self._solve(maker, problem, capacity), predicted)
+        makers = [maker] if math.isinf(limit) else map(maker.counting, SUMS)
+        found = within(limit, [(each.problem, functools.partial(self._solve, each)) for each in makers], predicted)
         if found is None:
             return None
         choice, prediction = found
         again, setting = maker.recomputed(choice), maker.setting
         return Candidate(dict(setting.mesh), maker.layouts(choice), prediction, again, maker.classes, setting.zero)
 
-    def _solve(self, maker: Maker, problem: Problem, capacity: float) -> list[int] | None:
+    def _predicted(self, layouts: dict[str, Axes], setting: Setting, again: tuple[str, ...]) -> Prediction:
+        """The step, which is predicted once: several sums of bytes and capacities lead to one choice."""
+        key = tuple(setting.mesh.values()), setting.zero, tuple(layouts.items()), again
+        if key not in self._predictions:
+            self._predictions[key] = predict(self.trace, layouts, setting, again)
+        return self._predictions[key]
+
+    def _solve(self, maker: Maker, capacity: float) -> list[int] | None:
         if self.mode == "exact":
-            return exact.solve(problem, capacity)
+            return exact.solve(maker.problem, capacity)
         if self.mode == "propagation":
             return propagation.solve(maker, capacity)
         if self.mode == "dynamic":
             try:
-                return dynamic.solve(problem, capacity)
+                return dynamic.solve(maker.problem, capacity)
             except dynamic.EntangledError:
                 warnings.warn(
                     "keras-par: on some meshes too many layers of this model depend on each other for "

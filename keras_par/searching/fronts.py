@@ -168,6 +168,8 @@ def eliminated(fronts: Fronts, node: int, limits: Limits) -> Fronts:
 def front(seconds: np.ndarray, num_bytes: np.ndarray, limits: Limits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of the points along the last dim those that no other beats and that may be kept, and their places before."""
     width = limits.width
+    if width == 1 == seconds.shape[-1]:
+        return seconds, num_bytes, np.zeros(seconds.shape, int)
     if width == 1:
         points = worth_of(seconds, num_bytes, limits.price).argmin(-1)[..., None]
         return (*(np.take_along_axis(values, points, -1) for values in (seconds, num_bytes)), points)

@@ -1,11 +1,12 @@
 """Makes the problem that a search solves, of the operations of a trace."""
 
+import copy
 import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from keras_par.plan.case import Sent
 from keras_par.plan.cost import aside_seconds
@@ -17,10 +18,34 @@ from keras_par.plan.trace import Operation, Trace
 from keras_par.plan.upkeep import BUCKET_BYTES, Upkeep, Use, uses
 from keras_par.searching.classes import tensor_classes
 from keras_par.searching.paths import without_numbers
-from keras_par.searching.problem import Cost, Problem, Table
+from keras_par.searching.problem import Problem, Table
 from keras_par.searching.states import options
 
 IS_DONE = (False, True)  # the states of a node that says if a move or a second forward pass is made
+
+Counted = tuple[Literal["activations", "gradients"], ...]
+ALL: Counted = ("activations", "gradients")
+# A rank holds all activations before the backward pass, all gradients after it, and within it some of both. So the
+# first two sums are less than the most that it holds, and the third is more.
+SUMS: tuple[Counted, ...] = (("activations",), ("gradients",), ALL)
+
+
+class Cost(NamedTuple):
+    """Of an operation or a variable: seconds, and bytes of variables and slots, of activations and of gradients."""
+
+    seconds: float = 0.0
+    lasting: float = 0.0
+    activations: float = 0.0
+    gradients: float = 0.0
+
+    def plus(self, other: "Cost") -> "Cost":
+        """Of both."""
+        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def counting(self, counted: Counted) -> tuple[float, float]:
+        """Seconds, and the bytes that count."""
+        activations, gradients = (getattr(self, name) * (name in counted) for name in ALL)
+        return self.seconds, self.lasting + activations + gradients
 
 
 @dataclass(frozen=True)
@@ -30,18 +55,12 @@ class Way:
     Args:
         results: numbers of states.
         moves: that other operations need, too.
-        costs: where its layer is computed once, and, if that may be, where it is computed once more.
+        costs: seconds, and bytes that it keeps; where its layer is computed once, and, if that may be, once more.
     """
 
     results: tuple[int, ...]
     moves: tuple[Sent, ...]
-    costs: tuple[Cost, ...]
-
-
-Held = tuple[Literal["activations", "gradients"], ...]
-ALL: Held = ("activations", "gradients")
-# A rank holds most before the backward pass, after it, or within it. No sum over operations and variables is all three.
-MOMENTS: tuple[Held, ...] = (("activations",), ("gradients",), ALL)
+    costs: tuple[tuple[float, float], ...]
 
 
 class Maker:
@@ -53,7 +72,6 @@ class Maker:
         fixed: layouts that are said already, by path.
         recomputes: True if layers may be computed once more in the backward pass.
         classes: of the tensors, as `tensor_classes` finds them unless given.
-        held: which bytes its costs have, beside those of variables and slots.
     """
 
     def __init__(
@@ -63,12 +81,11 @@ class Maker:
         fixed: Mapping[str, Axes] | None = None,
         recomputes: bool = False,
         classes: Sequence[int] | None = None,
-        held: Held = ALL,
     ):
         self.trace, self.setting, self.fixed, self.recomputes = trace, setting, fixed or {}, recomputes
-        self.has_activations, self.has_gradients = "activations" in held, "gradients" in held
         self.classes = tensor_classes(trace, self.fixed) if classes is None else classes
         self.problem = Problem()
+        self.costs = Cost()  # of any choice
         self.node_of: dict[int, int] = {}  # by class
         self.tables: dict[tuple[int, ...], dict[tuple[int, ...], Cost]] = {}
         self.ways: dict[tuple[int, tuple[int, ...]], Way] = {}  # by operation and states
@@ -83,7 +100,7 @@ class Maker:
         self.takers = Counter((block, root(trace.tensors, n)) for block, n in pairs)
 
     def make(self) -> Problem:
-        """The whole problem."""
+        """The whole problem, in which all bytes count."""
         self._note_variables()
         known = -1
         while known != (known := sum(map(len, self.problem.states))):  # layers that repeat make states for each other
@@ -91,13 +108,25 @@ class Maker:
                 self._find_ways(place, operation)
         for place, (operation, count) in enumerate(self.distinct):
             self._note(place, operation, count)
-        self.problem.tables = [Table(nodes, costs) for nodes, costs in self.tables.items()]
-        self.problem.seconds += self.setting.machine.step_seconds
-        self.problem.num_bytes += self.trace.other_bytes
+        self.costs = self.costs.plus(Cost(self.setting.machine.step_seconds, self.trace.other_bytes))
         for aside in self.trace.asides:
-            self.problem.seconds += aside_seconds(aside, self.setting)
-            self.problem.num_bytes += aside.kept_bytes * self.setting.num_rows * self.has_activations
+            seconds, kept = aside_seconds(aside, self.setting), aside.kept_bytes * self.setting.num_rows
+            self.costs = self.costs.plus(Cost(seconds, activations=kept))
+        self.problem = self._problem(ALL)
         return self.problem
+
+    def counting(self, counted: Counted) -> "Maker":
+        """What was made, with a problem in which other bytes count beside those of variables and slots."""
+        other = copy.copy(self)
+        other.problem = self._problem(counted)
+        return other
+
+    def _problem(self, counted: Counted) -> Problem:
+        tables = [
+            Table(nodes, {place: cost.counting(counted) for place, cost in costs.items()})
+            for nodes, costs in self.tables.items()
+        ]
+        return Problem(self.problem.states, tables, *self.costs.counting(counted))
 
     def complete(self, variables: Mapping[int, int]) -> list[int] | None:
         """The states of all nodes that follow from those of some; None if layers that repeat would differ.
@@ -176,7 +205,7 @@ class Maker:
             number = number_of.get(parameter.path)
             if number is None:
                 whole = Upkeep(parameter, (None,) * len(parameter.shape), self.setting, Use())
-                self.problem.num_bytes += self._held_bytes(whole, 0)
+                self.costs = self.costs.plus(held_cost(whole, 0))
                 continue
             kind = self.classes[number]
             if kind not in self.node_of:
@@ -186,13 +215,7 @@ class Maker:
             node = self.node_of[kind]
             for place, axes in enumerate(self.problem.states[node]):
                 variable = Upkeep(parameter, axes, self.setting, used[parameter.path])
-                self._add((node,), (place,), (variable.seconds, self._held_bytes(variable, bucket)))
-
-    def _held_bytes(self, variable: Upkeep, bucket: float) -> float:
-        """Of a variable, with a part of what it gives to messages that it shares."""
-        held = variable.held
-        gradients = held["gradients"] + held["sums"] + bucket * min(variable.shared_bytes, variable.whole_bytes)
-        return held["variables"] + held["slots"] + gradients * self.has_gradients
+                self._add((node,), (place,), held_cost(variable, bucket)._replace(seconds=variable.seconds))
 
     def _new_node(self, states: list) -> int:
         self.problem.states.append(states)
@@ -200,8 +223,7 @@ class Maker:
 
     def _add(self, nodes: tuple[int, ...], place: tuple[int, ...], cost: Cost) -> None:
         table = self.tables.setdefault(nodes, {})
-        before = table.get(place, (0.0, 0.0))
-        table[place] = before[0] + cost[0], before[1] + cost[1]
+        table[place] = table.get(place, Cost()).plus(cost)
 
     def _distinct(self) -> list[tuple[Operation, int]]:
         """One operation of each class, with how many there are of it, in the order of the trace."""
@@ -245,7 +267,6 @@ class Maker:
             self._state(self.classes[number], axes)
             for number, axes in zip(operation.results, made.outcome.results, strict=True)
         )
-        costs = [(seconds, kept * self.has_activations) for seconds, kept in costs]
         return Way(results, tuple(filter(self._is_shared, made.sent)), tuple(costs))
 
     def _may_be_again(self, operation: Operation) -> bool:
@@ -294,7 +315,9 @@ class Maker:
                 chosen.update(zip(moves, map(int, done), strict=True))
                 for number, (seconds, kept) in enumerate(way.costs):
                     chosen.update(dict.fromkeys(again, number))
-                    self._add(scope, tuple(chosen[node] for node in scope), (count * seconds, count * kept))
+                    self._add(
+                        scope, tuple(chosen[node] for node in scope), Cost(count * seconds, activations=count * kept)
+                    )
 
     def _move_node(self, sent: Sent, state_of: Mapping[int, int]) -> int:
         """The node that says if a move is made, with what that costs, given the state of the tensor."""
@@ -308,8 +331,15 @@ class Maker:
             states = [range(len(self.problem.states[node])) for node in nodes]
             # Its node stands first, unlike in tables of operations, of which one may be about the same nodes.
             for place in itertools.product(range(len(IS_DONE)), *states):
-                self._add((self.moves[key], *nodes), place, (0.0, 0.0))
+                self._add((self.moves[key], *nodes), place, Cost())
         seconds = self.members[kind] * self.setting.sent_seconds(sent)
         here = (state_of[kind],) if nodes else ()
-        self.tables[self.moves[key], *nodes][1, *here] = seconds, 0.0
+        self.tables[self.moves[key], *nodes][1, *here] = Cost(seconds)
         return self.moves[key]
+
+
+def held_cost(variable: Upkeep, bucket: float) -> Cost:
+    """Bytes of a variable, with a part of what its gradient gives to messages that it shares."""
+    held = variable.held
+    under_way = held["sums"] + bucket * min(variable.shared_bytes, variable.whole_bytes)
+    return Cost(0.0, held["variables"] + held["slots"], 0.0, held["gradients"] + under_way)
