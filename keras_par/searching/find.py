@@ -231,7 +231,10 @@ class Searcher:
         def predicted(choice: list[int]) -> Prediction:
             return self._predicted(maker.layouts(choice), maker.setting, maker.recomputed(choice))
 
-        makers = [maker] if math.isinf(limit) else map(maker.counting, SUMS)
+        bounds = self.mode in ("dynamic", "exact") and not math.isinf(
+            limit
+        )  # the others find what is fast, not fastest
+        makers = map(maker.counting, SUMS) if bounds else [maker]
         found = within(limit, [(each.problem, functools.partial(self._solve, each)) for each in makers], predicted)
         if found is None:
             return None

@@ -21,8 +21,9 @@ def within(
 
     Args:
         limit: bytes of a rank.
-        problems: with what gives the fastest choice within a capacity. They differ in their bytes: those of all but the
-            last are less than a step holds, and those of the last are more, but for what one operation takes.
+        problems: with what gives a choice within a capacity. They differ in their bytes: those of the last are more
+            than a step holds, but for what one operation takes. Those of the others, if there are any, are less, and
+            their choices are the fastest.
         predicted: the step of a choice.
     """
     *lower, upper = problems
@@ -30,7 +31,7 @@ def within(
     if fastest is None:
         return None
     halving = Halving(limit, predicted, fastest)
-    if halving.best is None and any([halving.look(*each, is_lower=True) for each in lower]):
+    if halving.best is None and (not lower or any([halving.look(*each, is_lower=True) for each in lower])):
         halving.look(*upper, is_lower=False)
     return halving.best
 
