@@ -292,9 +292,14 @@ class Searcher:
         return f"keras-par: the model does not fit into {has} on each of {num_ranks} ranks: start {needed}."
 
     def smallest(self, num_ranks: int) -> int | None:
-        """The smallest of the next doublings of a number of ranks for which something fits."""
+        """The smallest of the next doublings of a number of ranks for which something fits.
+
+        `exact` would take minutes for them all, and `dynamic` finds what fits as well.
+        """
+        mode: Search = "dynamic" if self.mode == "exact" else self.mode
+        searcher = Searcher(self.trace, self.machine, self.batch_size, mode, self.capacity, self.fixed, self.num_axes)
         for doubling in range(1, MORE_RANKS):
             wanted = num_ranks << doubling
-            if any(self.best_of(mesh) is not None for mesh in meshes(wanted, self.num_axes)):
+            if any(searcher.best_of(mesh) is not None for mesh in meshes(wanted, self.num_axes)):
                 return wanted
         return None
