@@ -18,7 +18,7 @@ from keras_par.plan.trace import Operation, Trace
 from keras_par.plan.upkeep import BUCKET_BYTES, Upkeep, Use, uses
 from keras_par.searching.classes import tensor_classes
 from keras_par.searching.paths import without_numbers
-from keras_par.searching.problem import Problem, Table
+from keras_par.searching.problem import Cost, Problem, Table
 from keras_par.searching.states import options
 
 IS_DONE = (False, True)  # the states of a node that says if a move or a second forward pass is made
@@ -30,19 +30,19 @@ ALL: Counted = ("activations", "gradients")
 SUMS: tuple[Counted, ...] = (("activations",), ("gradients",), ALL)
 
 
-class Cost(NamedTuple):
-    """Of an operation or a variable: seconds, and bytes of variables and slots, of activations and of gradients."""
+class Parts(NamedTuple):
+    """What something costs: seconds, and bytes of variables and slots, of activations and of gradients."""
 
     seconds: float = 0.0
     lasting: float = 0.0
     activations: float = 0.0
     gradients: float = 0.0
 
-    def plus(self, other: "Cost") -> "Cost":
+    def plus(self, other: "Parts") -> "Parts":
         """Of both."""
-        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
+        return Parts(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def counting(self, counted: Counted) -> tuple[float, float]:
+    def counting(self, counted: Counted) -> Cost:
         """Seconds, and the bytes that count."""
         activations, gradients = (getattr(self, name) * (name in counted) for name in ALL)
         return self.seconds, self.lasting + activations + gradients
@@ -60,7 +60,7 @@ class Way:
 
     results: tuple[int, ...]
     moves: tuple[Sent, ...]
-    costs: tuple[tuple[float, float], ...]
+    costs: tuple[Cost, ...]
 
 
 class Maker:
@@ -85,9 +85,9 @@ class Maker:
         self.trace, self.setting, self.fixed, self.recomputes = trace, setting, fixed or {}, recomputes
         self.classes = tensor_classes(trace, self.fixed) if classes is None else classes
         self.problem = Problem()
-        self.costs = Cost()  # of any choice
+        self.costs = Parts()  # of any choice
         self.node_of: dict[int, int] = {}  # by class
-        self.tables: dict[tuple[int, ...], dict[tuple[int, ...], Cost]] = {}
+        self.tables: dict[tuple[int, ...], dict[tuple[int, ...], Parts]] = {}
         self.ways: dict[tuple[int, tuple[int, ...]], Way] = {}  # by operation and states
         self.readers = Counter(n for operation in trace.operations for n in set(operation.operands))
         self.keepers = Counter(root(trace.tensors, n) for operation in trace.operations for n in operation.keeps)
@@ -108,10 +108,10 @@ class Maker:
                 self._find_ways(place, operation)
         for place, (operation, count) in enumerate(self.distinct):
             self._note(place, operation, count)
-        self.costs = self.costs.plus(Cost(self.setting.machine.step_seconds, self.trace.other_bytes))
+        self.costs = self.costs.plus(Parts(self.setting.machine.step_seconds, self.trace.other_bytes))
         for aside in self.trace.asides:
             seconds, kept = aside_seconds(aside, self.setting), aside.kept_bytes * self.setting.num_rows
-            self.costs = self.costs.plus(Cost(seconds, activations=kept))
+            self.costs = self.costs.plus(Parts(seconds, activations=kept))
         self.problem = self._problem(ALL)
         return self.problem
 
@@ -221,9 +221,9 @@ class Maker:
         self.problem.states.append(states)
         return len(self.problem.states) - 1
 
-    def _add(self, nodes: tuple[int, ...], place: tuple[int, ...], cost: Cost) -> None:
+    def _add(self, nodes: tuple[int, ...], place: tuple[int, ...], cost: Parts) -> None:
         table = self.tables.setdefault(nodes, {})
-        table[place] = table.get(place, Cost()).plus(cost)
+        table[place] = table.get(place, Parts()).plus(cost)
 
     def _distinct(self) -> list[tuple[Operation, int]]:
         """One operation of each class, with how many there are of it, in the order of the trace."""
@@ -316,7 +316,7 @@ class Maker:
                 for number, (seconds, kept) in enumerate(way.costs):
                     chosen.update(dict.fromkeys(again, number))
                     self._add(
-                        scope, tuple(chosen[node] for node in scope), Cost(count * seconds, activations=count * kept)
+                        scope, tuple(chosen[node] for node in scope), Parts(count * seconds, activations=count * kept)
                     )
 
     def _move_node(self, sent: Sent, state_of: Mapping[int, int]) -> int:
@@ -331,15 +331,15 @@ class Maker:
             states = [range(len(self.problem.states[node])) for node in nodes]
             # Its node stands first, unlike in tables of operations, of which one may be about the same nodes.
             for place in itertools.product(range(len(IS_DONE)), *states):
-                self._add((self.moves[key], *nodes), place, Cost())
+                self._add((self.moves[key], *nodes), place, Parts())
         seconds = self.members[kind] * self.setting.sent_seconds(sent)
         here = (state_of[kind],) if nodes else ()
-        self.tables[self.moves[key], *nodes][1, *here] = Cost(seconds)
+        self.tables[self.moves[key], *nodes][1, *here] = Parts(seconds)
         return self.moves[key]
 
 
-def held_cost(variable: Upkeep, bucket: float) -> Cost:
+def held_cost(variable: Upkeep, bucket: float) -> Parts:
     """Bytes of a variable, with a part of what its gradient gives to messages that it shares."""
     held = variable.held
     under_way = held["sums"] + bucket * min(variable.shared_bytes, variable.whole_bytes)
-    return Cost(0.0, held["variables"] + held["slots"], 0.0, held["gradients"] + under_way)
+    return Parts(0.0, held["variables"] + held["slots"], 0.0, held["gradients"] + under_way)
