@@ -58,6 +58,21 @@ def test_a_rank_that_is_killed(engine, job):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_an_agent_that_is_killed(engine, trio, job, tmp_path):
+    """What started it on its host ends, too, at once, though no agent is left there to see to that."""
+    folders = Path("/tmp").glob
+    kept = set(folders("ompi.*/*"))
+    training = job("--engine", engine, *TOGETHER, program("train"), tmp_path / "checkpoints", 500)
+    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
+    [agent] = [pid for pid in trio.pids(SECOND) if "-m keras_par.agent" in jobs.command_of(pid)]
+    os.kill(agent, signal.SIGKILL)
+    ended = training.wait()
+    assert ended.status == 1
+    assert f"Rank 1 on host {SECOND} vanished together with the agent that watched it" in ended.last_panel
+    assert set(folders("ompi.*/*")) <= kept
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("trouble", ["stop", "loop"])
 def test_a_rank_that_hangs(trouble, engine, job, tmp_path):
     options = ("--engine", engine, "--hang-after", 3, "--log-dir", tmp_path / "out", "--tee")

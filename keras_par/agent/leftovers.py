@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import shlex
 import shutil
 import signal
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from keras_par.base.rank_variables import OPEN_MPI
 SHARED = Path("/dev/shm")
 SESSION = "OMPI_MCA_orte_jobfam_session_dir"  # Open MPI's folder of a job on this host
 ENGINES = ("mpirun", "orterun", "orted")  # what starts agents and, once ranks are killed, sleeps before it ends
+SESSIONS = re.compile(r"pid\.\d+|jf\.(?P<daemons>\d+)")  # what mpirun calls that folder, and what its daemons do
 TRACKER = "resource_tracker import main"  # joblib has one of its own
 
 
@@ -33,9 +36,24 @@ def remove_segment(environ: Mapping[str, str]) -> None:
 
 
 def remove_session(folder: str | None) -> None:
-    """Removes the folder in which an mpirun that was killed kept its job's files."""
-    if folder is not None and Path(folder).name.startswith("pid."):
+    """Removes the folder in which an mpirun that was killed, or its daemon on this host, kept its job's files."""
+    if folder is not None and SESSIONS.fullmatch(Path(folder).name):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_of_daemon(folder: str | None) -> str | None:
+    """The shell's command that kills mpirun's daemon on another host, where no agent is left, and removes its folder.
+
+    It would go on for a minute: Open MPI's daemons sleep before they kill, even where nobody is left.
+
+    Args:
+        folder: of its job's files, which has the number of the job in its name.
+    """
+    found = SESSIONS.fullmatch(Path(folder or "").name)
+    if folder is None or found is None or found["daemons"] is None:
+        return None
+    job = int(found["daemons"]) << 16
+    return f"pkill -KILL -u $(id -u) -f 'orte[d] .*ess_base_jobid {job} '; rm -rf {shlex.quote(folder)}"
 
 
 def end_engine(environ: Mapping[str, str]) -> None:

@@ -1,13 +1,11 @@
 """Says which hosts are this machine, and which others can have ranks, before a launcher waits for them in vain."""
 
 import contextlib
-import glob
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,27 +113,22 @@ def obstacle(host: str, ssh: Ssh) -> str | None:
     return (result.stderr.strip().splitlines() or [f"ssh ended with status {result.returncode}"])[-1].strip()
 
 
-def remove(hosts: Collection[str], pattern: str, ssh: Ssh) -> None:
-    """Removes the folders that a pattern of the shell means, on all hosts that can be reached at the same time.
+def execute(commands: Mapping[str, str], ssh: Ssh) -> None:
+    """Has the shells of all hosts that can be reached execute commands at the same time, and waits for their ends.
 
     Args:
-        hosts: where.
-        pattern: of paths, without blanks and quotes.
+        commands: of hosts. What they print is lost, and who fails says nothing.
         ssh: how to get there.
     """
-    with ThreadPoolExecutor(min(len(hosts), 64) or 1) as threads:
-        list(threads.map(lambda host: remove_on(host, pattern, ssh), hosts))
+    with ThreadPoolExecutor(min(len(commands), 64) or 1) as threads:
+        list(threads.map(lambda host: _execute(host, commands[host], ssh), commands))
 
 
-def remove_on(host: str, pattern: str, ssh: Ssh) -> None:
-    """As `remove`, on one host."""
-    if is_local(host):
-        for path in glob.glob(pattern):
-            shutil.rmtree(path, ignore_errors=True)
-        return
+def _execute(host: str, command: str, ssh: Ssh) -> None:
+    start = ["sh", "-c"] if is_local(host) else ["ssh", *QUICK, *ssh.arguments, host]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(
-            ["ssh", *QUICK, *ssh.arguments, host, f"rm -rf {pattern}"],
+            [*start, command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from keras_par.agent.leftovers import end_of_daemon
 from keras_par.base import host_memory
 from keras_par.base.version import VERSION
 from keras_par.cluster.hosts import ClusterError, Place
-from keras_par.cluster.reach import AS_SET, Ssh, obstacles, remove
+from keras_par.cluster.reach import AS_SET, Ssh, execute, obstacles
 from keras_par.launch import verdict
 from keras_par.launch.account import Account
 from keras_par.launch.console import Console
@@ -69,6 +70,7 @@ class Attempts:
         self._num_ranks = 0
         self._token = secrets.token_hex(8)  # what the job's checkpoints in memory are found by
         self._keeping: set[str] = set()  # hosts that may have some, and no agent to take them away
+        self._cleaners: list[threading.Thread] = []  # of hosts whose agents are gone
 
     def run(self) -> int:
         """The exit status of the job."""
@@ -76,7 +78,10 @@ class Attempts:
         try:
             status = self._all()
         finally:
-            remove(self._keeping, str(host_memory.path_of(self._token, "*")), self._job.ssh)
+            kept = host_memory.path_of(self._token, "*")
+            execute(dict.fromkeys(self._keeping, f"rm -rf {kept}"), self._job.ssh)
+            for cleaner in self._cleaners:
+                cleaner.join()
         counted, lost = self._account.counted(), self._account.num_steps_lost
         if self._account.num_worlds > 1:
             self._console.say(verdict.worlds(self._account.num_worlds, lost, self._account.share()))
@@ -146,11 +151,19 @@ class Attempts:
         hosts = list(dict.fromkeys(place.host for place in plan.places))
         text = f"{self._num_ranks} rank(s) on {len(hosts)} host(s), until: {outcome.why}"
         self._folder.event("world", text, num_ranks=self._num_ranks, hosts=hosts, began=began, why=outcome.why)
+        self._clean(outcome)
         if self._job.max_restarts and outcome.status:
             self._keeping.update(hosts)
         elif outcome.status == 0:
             self._keeping.difference_update(hosts)
         return outcome
+
+    def _clean(self, outcome: Outcome) -> None:
+        """Ends what no agent is left to end on hosts that can be reached, while the job goes on."""
+        commands = {host: end for host, session in outcome.lost.items() if (end := end_of_daemon(session)) is not None}
+        if commands:
+            self._cleaners.append(threading.Thread(target=execute, args=(commands, self._job.ssh)))
+            self._cleaners[-1].start()
 
     def _goes_on(self, outcome: Outcome) -> bool:
         """True if another attempt follows, which is told; what the next world must know is passed on."""

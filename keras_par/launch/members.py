@@ -30,6 +30,7 @@ class Member:
     told: float = field(default_factory=time.monotonic)  # when its agent last told its state
     beat: float = 1.0  # seconds from one such time to the next
     ahead: float = 0.0  # seconds by which its host's clock is ahead of this one's
+    session: str | None = None  # the engine's folder on its host
 
     def quiet(self, now: float) -> float:
         """Seconds without progress, if there was none since its agent told, and at most until it should have again."""

@@ -1,6 +1,7 @@
 """How an attempt ended: what the user is told of it, and what the next one must know."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from keras_par.agent.states import Exit
 from keras_par.cluster.hosts import Place
@@ -20,7 +21,7 @@ class Outcome:
     Args:
         status: its exit status.
         why: in words.
-        lost: hosts with agents that are gone.
+        lost: hosts with agents that are gone, each with the folder of the engine there, if that is known.
         refused: a host that cannot take part, None if all can.
         killed: the host whose rank was ended by a signal first, None if that was not what happened.
         is_change: True if it was ended for another world.
@@ -28,7 +29,7 @@ class Outcome:
 
     status: int
     why: str
-    lost: tuple[str, ...] = ()
+    lost: Mapping[str, str | None] = field(default_factory=dict)
     refused: str | None = None
     killed: str | None = None
     is_change: bool = False
@@ -72,7 +73,7 @@ class Teller:
         text = verdict.engine_ended(num_ended, num_ranks, program, status, output)
         self._folder.event("crash", " ".join(text))
         self._console.panel("the job did not start" if is_early else f"{program} has ended", text)
-        return Outcome(status if status > 0 else 128 - status, text[0], (*lost, *self._lost()))
+        return Outcome(status if status > 0 else 128 - status, text[0], dict.fromkeys(lost) | self._lost())
 
     def refusal(self, rank: int, sentence: str, status: int) -> Outcome:
         """A host's ranks and this one's are no job."""
@@ -80,9 +81,9 @@ class Teller:
         self._console.panel("the job did not start", [sentence])
         return Outcome(status, sentence, refused=self._place(rank).host)
 
-    def _lost(self) -> tuple[str, ...]:
+    def _lost(self) -> dict[str, str | None]:
         vanished = [rank for rank, end in self._members.ended.items() if end.has_vanished]
-        return tuple(dict.fromkeys(self._place(rank).host for rank in vanished))
+        return {self._place(rank).host: self._members.of_rank[rank].session for rank in vanished}
 
     def _place(self, rank: int) -> Place:
         return self._plan.places[rank]

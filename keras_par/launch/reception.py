@@ -43,7 +43,6 @@ class Reception:
         self._clocks: set[str] = set()  # hosts whose clocks are off
         self.refusal: tuple[int, str] | None = None  # a rank, and why its host's ranks and this one's are no job
         self._refused = -math.inf  # when
-        self.session: str | None = None  # the engine's folder, which one that is killed leaves
 
     @property
     def invitation(self) -> str:
@@ -71,14 +70,13 @@ class Reception:
     def welcome(self, line: Line, hello: wire.Message) -> bool:
         """Makes an agent's rank a member and tells it what it runs; False if it cannot be one."""
         rank, host = hello["hello"], hello["host"]
-        self.session = hello["session"] if self._plan.is_one_host else None
         if self.refusal is None and (fault := self._fault_of(host, hello)) is not None:
             self._refuse(rank, fault)
         if self.refusal is not None:
             line.close()
             return False
         line.rank = rank
-        member = self._members.add(rank, Member(line, host, State(rank), beat=self._beat))
+        member = self._members.add(rank, Member(line, host, State(rank), beat=self._beat, session=hello["session"]))
         ahead = seconds_ahead(hello["time"] - time.time(), time.monotonic() - line.began)
         if abs(ahead) > CLOCK_SECONDS:
             member.ahead = ahead

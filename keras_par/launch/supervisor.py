@@ -269,7 +269,8 @@ class Supervisor:
     def _kill_engine(self) -> None:
         if self._engine.poll() is None:
             self._engine.kill()
-            remove_session(self._reception.session)
+            for session in {member.session for member in self._members.of_rank.values()}:
+                remove_session(session)
 
     def _describe(self) -> None:
         hosts = {str(rank): member.host for rank, member in sorted(self._members.of_rank.items())}
