@@ -7,13 +7,13 @@ the mode of the `search`, the text of a `machine`, and the `share` of data paral
 for as much as it wants.
 """
 
+import re
+
 import keras
 
 from tests import random_models
 from tests.cases import in_dtype
 from tests.search_tasks import drawn, machine_from
-
-MORE = 1.05  # times as much memory where nothing fits
 
 
 def find_and_train(kind: str, parts, batch_size: int, search: str, share: float | None, machine: str) -> dict:
@@ -27,20 +27,21 @@ def find_and_train(kind: str, parts, batch_size: int, search: str, share: float 
 
 
 def plan_within(share: float | None, kind: str, parts, batch_size: int, **options):
-    """The plan for a share of data parallel's memory, or for the first larger one for which there is a plan."""
+    """The plan for a share of data parallel's memory, or for what a refusal says is enough."""
     import keras_par as kp
 
     if share is None:
         return kp.search(drawn(kind, parts), batch_size, **options)
     memory = share * bytes_of_data_parallel(drawn(kind, parts), batch_size, options["machine"])
-    while True:
-        keras.utils.clear_session(free_memory=False)
-        try:
-            return kp.search(drawn(kind, parts), batch_size, memory=memory, **options)
-        except ValueError as error:
-            if "does not fit" not in str(error) and "no number of ranks" not in str(error):
-                raise
-            memory *= MORE
+    keras.utils.clear_session(free_memory=False)
+    try:
+        return kp.search(drawn(kind, parts), batch_size, memory=memory, **options)
+    except ValueError as error:
+        enough = re.search(r"give each rank ([\d.]+ [KMG]B)\.$", str(error))
+        if enough is None:
+            raise
+    keras.utils.clear_session(free_memory=False)
+    return kp.search(drawn(kind, parts), batch_size, memory=enough[1], **options)
 
 
 def bytes_of_data_parallel(build, batch_size: int, machine) -> int:

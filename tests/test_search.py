@@ -26,7 +26,7 @@ from keras_par.searching.meshes import DATA, MODEL, MODEL_2, meshes
 from keras_par.searching.patterns import entries
 from keras_par.searching.problem import Problem, Table
 from keras_par.searching.recursive import halvings
-from keras_par.searching.sizes import size
+from keras_par.searching.sizes import bytes_of, no_less, size
 from tests import random_models, search_tasks
 from tests.known_machine import KNOWN, linked
 from tests.ranks.pool import REPOSITORY, RankError, scripts, together
@@ -94,6 +94,14 @@ def test_random_models_send_what_is_planned(ranks, drawn):
     require_same(found[0])
 
 
+@given(st.integers(1, 10**14))
+def test_a_size_that_is_enough_is_read_back_as_enough(num_bytes):
+    assert num_bytes <= bytes_of(no_less(num_bytes)) <= 1.01 * num_bytes
+
+
+SAID = r"keras-par: [^\n]+: (give another|(start (?P<ranks>\d+), or )?give each rank (?P<memory>[\d.]+ [KMG]B))\."
+
+
 @given(
     divided_models(),
     st.integers(1, 24),
@@ -108,7 +116,14 @@ def test_any_model_memory_and_mesh_ends_in_a_plan_or_a_sentence(ranks, drawn, nu
     options = {"num_ranks": num_ranks, "batch_size": rows, "memory": memory, "search": search, "machine": KNOWN.text()}
     [found] = ranks(1).run(search_tasks.search_drawn, kind=kind, parts=parts, **options)
     if "said" in found:
-        assert re.fullmatch(r"keras-par: [^\n]+: (start \d+|give another|give more memory)\.", found["said"])
+        said = re.fullmatch(SAID, found["said"])
+        assert said is not None, found["said"]
+        ways = {"num_ranks": said["ranks"] and int(said["ranks"]), "memory": said["memory"]}
+        for name, value in ways.items():  # what it says is enough
+            if value is not None:
+                other = {"memory": bytes_of(value)} if name == "memory" else {name: value}
+                [again] = ranks(1).run(search_tasks.search_drawn, kind=kind, parts=parts, **options | other)
+                assert "said" not in again, (found, again)
     else:
         assert found["bytes"] <= memory and math.prod(found["mesh"].values()) == num_ranks
         assert all(found["seconds"] <= seconds or num_bytes > memory for seconds, num_bytes in found["others"])
@@ -281,8 +296,9 @@ def test_a_model_as_it_is_is_divided_at_its_first_fit(ranks, plain, exactness):
 def test_what_cannot_be_is_one_sentence_on_every_rank(ranks):
     said = ranks(2).run(search_tasks.refusals)
     assert len(said) == 2 and said[0] == said[1]
+    too_small = "keras-par: the model does not fit into 10 KB on each of 2 ranks: start 128, or give each rank 211 KB."
     assert said[0] == {
-        "memory": "keras-par: the model does not fit into 10 KB on each of 2 ranks: start 128.",
+        "memory": too_small,
         "batch": "keras-par: a batch of 7 rows cannot be cut for 2 ranks: give another.",
         "search": "keras-par: search='magic' is unknown, use 'dynamic', 'recursive', 'propagation' or 'exact'.",
         "size": "keras-par: memory='much' is no size: write it as '8GB'.",
@@ -358,7 +374,10 @@ def test_what_the_command_cannot_do_is_one_sentence():
         "tests/search_tasks.py:gpt", "--search", "dynamic", "--ranks", "2", "--memory", "1MB", "--machine", "gpu-host"
     )
     assert done.returncode == 2
-    assert re.fullmatch(r"keras-par: the model does not fit .* ranks: start 16\.", done.stderr.splitlines()[-1])
+    assert re.fullmatch(
+        r"keras-par: the model does not fit .* ranks: start 8, or give each rank [\d.]+ MB\.",
+        done.stderr.splitlines()[-1],
+    )
 
 
 PATHS = [f"block_{i}/{name}" for i in range(4) for name in ("a", "b_2", "c")]

@@ -108,8 +108,8 @@ def test_what_is_found_within_a_memory_is_near_the_best_of_all():
     """All layouts and all choices of layers to compute once more are looked at, whose steps fit."""
     above = [part for seed in range(20) for part in above_the_best(seed)]
     assert len(above) == 20 * len(SHARES)
-    assert sum(part <= 0.01 for part in above) >= 0.96 * len(above)
-    assert sum(map(math.isinf, above)) <= 0.01 * len(above)  # where none was found
+    assert sum(part <= 0.01 for part in above) >= 0.99 * len(above)
+    assert not any(map(math.isinf, above))  # something is found for all
 
 
 def above_the_best(seed: int) -> list[float]:
@@ -140,7 +140,8 @@ def within_sums(maker: Maker, memory: float):
     """As a search does it for one mesh and one stage of ZeRO."""
     problems = [maker.counting(counted).problem for counted in SUMS]
     solved = [(problem, functools.partial(dynamic.solve, problem)) for problem in problems]
-    return within(memory, solved, functools.partial(step_of, maker))
+    leanest = [dynamic.leanest(problem) for problem in problems]
+    return within(memory, solved, functools.partial(step_of, maker), leanest)
 
 
 def step_of(maker: Maker, choice: list[int]):

@@ -70,6 +70,17 @@ def solve(problem: Problem, capacity: float = math.inf) -> list[int] | None:
     return best
 
 
+def leanest(problem: Problem) -> list[int] | None:
+    """The states of all nodes that take the fewest bytes, None if no states can be together.
+
+    Raises:
+        EntangledError: see there.
+    """
+    if not all(table.costs for table in problem.tables):
+        return None
+    return solve_with(problem, elimination_order(problem), Limits(price=math.inf))
+
+
 def is_entangled(problem: Problem) -> bool:
     """True if too many nodes depend on each other for `solve`."""
     try:

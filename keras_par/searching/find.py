@@ -1,6 +1,7 @@
 """Finds the mesh and the layouts that train a model fastest: tries each mesh of the ranks with one of the searches."""
 
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ from keras_par.searching import dynamic, exact, propagation, recursive
 from keras_par.searching.classes import tensor_classes
 from keras_par.searching.maker import SUMS, Maker
 from keras_par.searching.meshes import DATA, MODEL, meshes, named
-from keras_par.searching.sizes import size
-from keras_par.searching.within import within
+from keras_par.searching.sizes import no_less, size
+from keras_par.searching.within import bytes_of, within
 
 STAGES: tuple[Zero, ...] = (1, 2, 3)
 MORE_RANKS = 14  # doublings that are looked at for a model that does not fit
@@ -176,7 +177,7 @@ class Searcher:
         """The fastest for a mesh in any memory; None if the batch or what is said already cannot be cut so."""
         key = tuple(mesh.values())
         if key not in self._fastest:
-            can_be = self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None
+            can_be = self.can_be(mesh)
             self._fastest[key] = self._fitting(self._made(self.setting(dict(mesh))), math.inf) if can_be else None
         return self._fastest[key]
 
@@ -188,6 +189,31 @@ class Searcher:
             self._best[key] = best if best is None or self.fits(best) else self._within_capacity(best)
         return self._best[key]
 
+    def can_hold(self, mesh: Mapping[str, int]) -> bool:
+        """True if a plan for a mesh fits; searches only where plans that take the fewest bytes do not say so."""
+        return self.fewest_bytes([mesh], self.capacity) <= self.capacity or self.best_of(mesh) is not None
+
+    def fewest_bytes(self, wanted: Sequence[Mapping[str, int]], most: float = math.inf) -> float:
+        """What a rank holds at least by a plan for one of these meshes, so far as is known without a search.
+
+        Args:
+            wanted: the meshes.
+            most: bytes beyond which that does not matter; infinity may stand for them.
+        """
+        least = math.inf
+        stages = [(mesh, zero) for mesh in wanted if self.can_be(mesh) for zero in (0, *self._stages(mesh))]
+        for (mesh, zero), recomputes in itertools.product(stages, self._recomputes):
+            maker = self._made(self.setting(mesh, zero), recomputes)
+            counting = [maker.counting(counted) for counted in SUMS]
+            leanest = leanest_of(counting)
+            if not is_beyond(min(least, most), counting, leanest):
+                least = min([least, *(self._step(maker, choice).num_bytes for choice in leanest)])
+        return least
+
+    def can_be(self, mesh: Mapping[str, int]) -> bool:
+        """True if the batch, and what is said already, can be cut for a mesh."""
+        return self.batch_size % mesh[DATA] == 0 and self.wrong_with(mesh) is None
+
     def wrong_with(self, mesh: Mapping[str, int]) -> str | None:
         """Why a layout that is said already cannot be on a mesh, None if all can."""
         plan = Mesh(tuple(mesh.values()), tuple(mesh), tuple(range(math.prod(mesh.values()))))
@@ -195,13 +221,22 @@ class Searcher:
         wrong = ((path, complaint(shapes[path], axes, plan)) for path, axes in self.fixed.items() if axes)
         return next((f"variable '{path}' cannot lie so: {why}" for path, why in wrong if why), None)
 
-    def _made(self, setting: Setting) -> Maker:
+    @property
+    def _recomputes(self) -> tuple[bool, ...]:
+        """If layers may be computed once more: what is tried."""
+        return (False, True) if any(operation.block for operation in self.trace.operations) else (False,)
+
+    def _stages(self, mesh: Mapping[str, int]) -> tuple[Zero, ...]:
+        """The stages of ZeRO that a mesh can have."""
+        return STAGES if mesh[DATA] > 1 else ()
+
+    def _made(self, setting: Setting, recomputes: bool = False) -> Maker:
         """With the problem of a setting, in which layers that are alike lie alike if that can be solved."""
-        maker = Maker(self.trace, setting, self.fixed, classes=self._classes)
+        maker = Maker(self.trace, setting, self.fixed, recomputes, self._classes)
         problem = maker.make()
         if self.mode == "dynamic" and dynamic.is_entangled(problem):
             self._classes = range(len(self.trace.tensors))
-            maker = Maker(self.trace, setting, self.fixed, classes=self._classes)
+            maker = Maker(self.trace, setting, self.fixed, recomputes, self._classes)
             maker.make()
         return maker
 
@@ -212,14 +247,13 @@ class Searcher:
         fastest, each with and without recomputation.
         """
         found = self._in_stage(fastest, 0)
-        if fastest.mesh[DATA] > 1:
-            found += next(filter(None, (self._in_stage(fastest, stage) for stage in STAGES)), [])
+        found += next(filter(None, (self._in_stage(fastest, stage) for stage in self._stages(fastest.mesh))), [])
         return min(found, key=seconds_of, default=None)
 
     def _in_stage(self, fastest: Candidate, zero: Zero) -> list[Candidate]:
         """What fits in a stage of ZeRO."""
         found = []
-        for recomputes in (False, True) if any(operation.block for operation in self.trace.operations) else (False,):
+        for recomputes in self._recomputes:
             maker = Maker(self.trace, self.setting(fastest.mesh, zero), self.fixed, recomputes, fastest.classes)
             maker.make()
             found.append(self._fitting(maker, self.capacity))
@@ -227,23 +261,24 @@ class Searcher:
 
     def _fitting(self, maker: Maker, limit: float) -> Candidate | None:
         """The best of what was made that fits into a memory."""
-
-        def predicted(choice: list[int]) -> Prediction:
-            return self._predicted(maker.layouts(choice), maker.setting, maker.recomputed(choice))
-
-        bounds = self.mode in ("dynamic", "exact") and not math.isinf(
-            limit
-        )  # the others find what is fast, not fastest
-        makers = map(maker.counting, SUMS) if bounds else [maker]
-        found = within(limit, [(each.problem, functools.partial(self._solve, each)) for each in makers], predicted)
+        makers, leanest = [maker], []
+        if not math.isinf(limit):
+            counting = [maker.counting(counted) for counted in SUMS]
+            leanest = leanest_of(counting)
+            if is_beyond(limit, counting, leanest):
+                return None
+            makers = counting if self.mode in ("dynamic", "exact") else makers  # others find what is fast, not fastest
+        problems = [(each.problem, functools.partial(self._solve, each)) for each in makers]
+        found = within(limit, problems, functools.partial(self._step, maker), leanest)
         if found is None:
             return None
         choice, prediction = found
         again, setting = maker.recomputed(choice), maker.setting
         return Candidate(dict(setting.mesh), maker.layouts(choice), prediction, again, maker.classes, setting.zero)
 
-    def _predicted(self, layouts: dict[str, Axes], setting: Setting, again: tuple[str, ...]) -> Prediction:
-        """The step, which is predicted once: several sums of bytes and capacities lead to one choice."""
+    def _step(self, maker: Maker, choice: list[int]) -> Prediction:
+        """The step of a choice, predicted once: several sums of bytes and capacities lead to one choice."""
+        layouts, setting, again = maker.layouts(choice), maker.setting, maker.recomputed(choice)
         key = tuple(setting.mesh.values()), setting.zero, tuple(layouts.items()), again
         if key not in self._predictions:
             self._predictions[key] = predict(self.trace, layouts, setting, again)
@@ -281,15 +316,24 @@ class Searcher:
         reasons = [self.wrong_with(each) for each in wanted]
         if all(reasons):
             return f"keras-par: {reasons[-1]}: change its layout."
+        least = self.fewest_bytes(wanted)
+        more = "more memory" if math.isinf(least) else no_less(least)
         if mesh is not None:
             shape = "x".join(map(str, mesh.values()))
-            return f"keras-par: the model does not fit into {has} a rank over the mesh {shape}: leave the mesh out."
+            return (
+                f"keras-par: the model does not fit into {has} a rank over the mesh {shape}: leave the mesh out, or "
+                f"give each rank {more}."
+            )
         needed = self.smallest(num_ranks)
         if needed is None:
             return (
-                f"keras-par: no number of ranks was found for which the model fits into {has} a rank: give more memory."
+                f"keras-par: no number of ranks was found for which the model fits into {has} a rank: give each rank "
+                f"{more}."
             )
-        return f"keras-par: the model does not fit into {has} on each of {num_ranks} ranks: start {needed}."
+        return (
+            f"keras-par: the model does not fit into {has} on each of {num_ranks} ranks: start {needed}, or give each "
+            f"rank {more}."
+        )
 
     def smallest(self, num_ranks: int) -> int | None:
         """The smallest of the next doublings of a number of ranks for which something fits.
@@ -300,6 +344,27 @@ class Searcher:
         searcher = Searcher(self.trace, self.machine, self.batch_size, mode, self.capacity, self.fixed, self.num_axes)
         for doubling in range(1, MORE_RANKS):
             wanted = num_ranks << doubling
-            if any(searcher.best_of(mesh) is not None for mesh in meshes(wanted, self.num_axes)):
+            if any(map(searcher.can_hold, meshes(wanted, self.num_axes))):
                 return wanted
         return None
+
+
+def leanest_of(makers: Sequence[Maker]) -> list[list[int]]:
+    """The choices that take the fewest bytes, as each problem adds them up; none if they cannot be found."""
+    try:
+        found = [dynamic.leanest(maker.problem) for maker in makers]
+    except dynamic.EntangledError:
+        return []
+    return [choice for choice in found if choice is not None]
+
+
+def is_beyond(limit: float, makers: Sequence[Maker], leanest: Sequence[list[int]]) -> bool:
+    """True if by any choice a rank holds more: if even the fewest bytes are too many, of a sum that is less than that.
+
+    Args:
+        limit: bytes.
+        makers: of problems that add bytes up in the ways of `SUMS`.
+        leanest: of each problem what takes the fewest bytes; empty if that is not known.
+    """
+    lower = zip(makers[:-1], leanest[:-1], strict=bool(leanest))
+    return any(bytes_of(maker.problem, choice) > limit for maker, choice in lower)

@@ -94,8 +94,13 @@ def standing_at(maker: Maker, variables: dict[int, int], capacity: float) -> Sta
 
 def descend(standing: Standing, groups: Sequence[tuple[int, ...]]) -> None:
     """Looks at each group of nodes until none changes any more."""
+    looked = [-1] * len(groups)  # what had changed when nothing better was found for each
     for _ in range(SWEEPS):
-        if not any([improve(standing, group) for group in groups]):
+        before = standing.num_changes
+        for number, group in enumerate(groups):
+            if looked[number] != standing.num_changes and not improve(standing, group):
+                looked[number] = standing.num_changes
+        if standing.num_changes == before:
             break
 
 

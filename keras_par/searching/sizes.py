@@ -1,5 +1,6 @@
 """Sizes of memory as people write and read them."""
 
+import math
 import re
 
 UNITS = {"": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -10,6 +11,15 @@ def size(num_bytes: float) -> str:
     fitting = [(unit, factor) for unit, factor in UNITS.items() if unit and num_bytes >= factor] or [("KB", 2**10)]
     unit, factor = fitting[-1]
     return f"{short(num_bytes / factor)} {unit}"
+
+
+def no_less(num_bytes: float) -> str:
+    """As `size`, but rounded up, so that it is enough where `bytes_of` reads it."""
+    units = [(unit, factor) for unit, factor in UNITS.items() if unit]
+    unit, factor = next((pair for pair in units if num_bytes <= 999 * pair[1]), units[-1])
+    number = num_bytes / factor
+    step = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return f"{math.ceil(number / step) * step:.3g} {unit}"
 
 
 def short(number: float) -> str:

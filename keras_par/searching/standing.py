@@ -16,10 +16,11 @@ Score = tuple[float, float]  # bytes beyond the memory, and seconds: the less th
 
 @dataclass(frozen=True)
 class Change:
-    """What would be other than it is: states of nodes, ways of operations, the cost, and how that scores."""
+    """What would be other than it is: states of nodes, ways of operations, costs of tables, their sum, its score."""
 
     states: dict[int, int]
     ways: dict[int, Way]
+    costs: dict[int, Cost]
     cost: Cost
     score: Score
 
@@ -51,6 +52,10 @@ class Standing:
                 self.tables.setdefault(node, []).append(number)
         self.ways = [maker.ways[place, self._states(place, {})] for place in range(len(self.operands))]
         self.needs = Counter(node for way in self.ways for node in maker.nodes_of_moves(way))
+        self.costs = [
+            table.costs[tuple(choice[node] for node in table.nodes)] for table in maker.problem.tables
+        ]  # that now add up
+        self.num_changes = 0
 
     @property
     def score(self) -> Score:
@@ -68,7 +73,10 @@ class Standing:
             self.ways[place] = way
         for node, state in change.states.items():
             self.choice[node] = state
+        for number, cost in change.costs.items():
+            self.costs[number] = cost
         self.cost = change.cost
+        self.num_changes += 1
         return True
 
     def _score(self, cost: Cost) -> Score:
@@ -115,15 +123,15 @@ class Standing:
             needs.update(self.maker.nodes_of_moves(way))
         moves = {node: int(self.needs[node] + more > 0) for node, more in needs.items()}
         states |= {node: state for node, state in moves.items() if state != self.choice[node]}
-        seconds, num_bytes = self.cost
+        (seconds, num_bytes), costs, choice = self.cost, {}, self.choice
         for number in {number for node in states for number in self.tables.get(node, ())}:
-            table = self.maker.problem.tables[number]
-            before = table.costs[tuple(self.choice[node] for node in table.nodes)]
-            after = table.costs.get(tuple(states.get(node, self.choice[node]) for node in table.nodes))
+            table, before = self.maker.problem.tables[number], self.costs[number]
+            after = table.costs.get(tuple([states.get(node, choice[node]) for node in table.nodes]))
             if after is None:
                 return None
+            costs[number] = after
             seconds, num_bytes = seconds + after[0] - before[0], num_bytes + after[1] - before[1]
-        return Change(states, ways, (seconds, num_bytes), self._score((seconds, num_bytes)))
+        return Change(states, ways, costs, (seconds, num_bytes), self._score((seconds, num_bytes)))
 
 
 def is_less(one: Score, other: Score) -> bool:

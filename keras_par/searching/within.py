@@ -15,7 +15,10 @@ Step = tuple[list[int], Prediction]
 
 
 def within(
-    limit: float, problems: Sequence[tuple[Problem, Solve]], predicted: Callable[[list[int]], Prediction]
+    limit: float,
+    problems: Sequence[tuple[Problem, Solve]],
+    predicted: Callable[[list[int]], Prediction],
+    leanest: Sequence[list[int]] = (),
 ) -> Step | None:
     """A fast choice whose step fits, with the step; None if none was found.
 
@@ -25,15 +28,23 @@ def within(
             than a step holds, but for what one operation takes. Those of the others, if there are any, are less, and
             their choices are the fastest.
         predicted: the step of a choice.
+        leanest: choices that take the fewest bytes, by one sum or another, for where no other fits.
     """
+    steps = [(choice, predicted(choice)) for choice in leanest]
+    lean = min((step for step in steps if step[1].num_bytes <= limit), key=seconds_of, default=None)
     *lower, upper = problems
     fastest = upper[1](math.inf)
     if fastest is None:
-        return None
-    halving = Halving(limit, predicted, fastest)
-    if halving.best is None and (not lower or any([halving.look(*each, is_lower=True) for each in lower])):
+        return lean
+    halving = Halving(limit, predicted, fastest, lean)
+    if halving.excess > 0 and (not lower or any([halving.look(*each, is_lower=True) for each in lower])):
         halving.look(*upper, is_lower=False)
     return halving.best
+
+
+def seconds_of(step: Step) -> float:
+    """Of a choice."""
+    return step[1].seconds
 
 
 class Halving:
@@ -43,13 +54,20 @@ class Halving:
         limit: bytes of a rank.
         predicted: the step of a choice.
         fastest: the choice in any memory.
+        best: a step that fits, if one is known.
     """
 
-    def __init__(self, limit: float, predicted: Callable[[list[int]], Prediction], fastest: list[int]):
+    def __init__(
+        self,
+        limit: float,
+        predicted: Callable[[list[int]], Prediction],
+        fastest: list[int],
+        best: Step | None = None,
+    ):
         self.limit, self.predicted, self.fastest = limit, predicted, fastest
         step = predicted(fastest)
         self.excess = step.num_bytes - limit
-        self.best: Step | None = (fastest, step) if self.excess <= 0 else None
+        self.best = (fastest, step) if self.excess <= 0 else best
         self.least_seconds = step.seconds  # of a step that fits
 
     def look(self, problem: Problem, solve: Solve, is_lower: bool) -> bool:
@@ -83,7 +101,7 @@ class Halving:
                 too_large = bytes_of(problem, choice)
             else:
                 too_small, has_fitted = capacity, True
-                self.best = min(self.best or (choice, step), (choice, step), key=lambda each: each[1].seconds)
+                self.best = min(self.best or (choice, step), (choice, step), key=seconds_of)
             if self.best is not None and self.best[1].seconds <= NEAR * self.least_seconds:
                 break
         return True
