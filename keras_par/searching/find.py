@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
 from keras_par.searching import dynamic, exact, propagation, recursive
 from keras_par.searching.classes import tensor_classes
+from keras_par.searching.leanest import bound, leanest_of
 from keras_par.searching.maker import SUMS, Maker
 from keras_par.searching.meshes import DATA, MODEL, meshes, named
 from keras_par.searching.sizes import no_less, size
-from keras_par.searching.within import bytes_of, within
+from keras_par.searching.within import within
 
 STAGES: tuple[Zero, ...] = (1, 2, 3)
 MORE_RANKS = 14  # doublings that are looked at for a model that does not fit
@@ -191,24 +193,33 @@ class Searcher:
 
     def can_hold(self, mesh: Mapping[str, int]) -> bool:
         """True if a plan for a mesh fits; searches only where plans that take the fewest bytes do not say so."""
-        return self.fewest_bytes([mesh], self.capacity) <= self.capacity or self.best_of(mesh) is not None
+        least, may_be_less = self.fewest_bytes([mesh], self.capacity)
+        return least <= self.capacity or (may_be_less and self.best_of(mesh) is not None)
 
-    def fewest_bytes(self, wanted: Sequence[Mapping[str, int]], most: float = math.inf) -> float:
+    def fewest_bytes(self, wanted: Sequence[Mapping[str, int]], most: float = math.inf) -> tuple[float, bool]:
         """What a rank holds at least by a plan for one of these meshes, so far as is known without a search.
 
         Args:
             wanted: the meshes.
-            most: bytes beyond which that does not matter; infinity may stand for them.
+            most: bytes beyond which that does not matter.
+
+        Returns:
+            The bytes, infinite if they are not known or do not matter, and if a search may find a plan for `most`.
         """
-        least = math.inf
-        stages = [(mesh, zero) for mesh in wanted if self.can_be(mesh) for zero in (0, *self._stages(mesh))]
-        for (mesh, zero), recomputes in itertools.product(stages, self._recomputes):
-            maker = self._made(self.setting(mesh, zero), recomputes)
+        settings = [
+            self.setting(mesh, zero) for mesh in wanted if self.can_be(mesh) for zero in (0, *self._stages(mesh))
+        ]
+        found = []
+        for setting, recomputes in itertools.product(settings, self._recomputes):
+            maker = self._made(setting, recomputes)
             counting = [maker.counting(counted) for counted in SUMS]
             leanest = leanest_of(counting)
-            if not is_beyond(min(least, most), counting, leanest):
+            found.append((bound(counting, leanest), maker, leanest))
+        least = math.inf
+        for fewest, maker, leanest in sorted(found, key=operator.itemgetter(0)):
+            if fewest <= min(least, most):
                 least = min([least, *(self._step(maker, choice).num_bytes for choice in leanest)])
-        return least
+        return least, any(fewest <= most for fewest, *_ in found)
 
     def can_be(self, mesh: Mapping[str, int]) -> bool:
         """True if the batch, and what is said already, can be cut for a mesh."""
@@ -265,7 +276,7 @@ class Searcher:
         if not math.isinf(limit):
             counting = [maker.counting(counted) for counted in SUMS]
             leanest = leanest_of(counting)
-            if is_beyond(limit, counting, leanest):
+            if bound(counting, leanest) > limit:
                 return None
             makers = counting if self.mode in ("dynamic", "exact") else makers  # others find what is fast, not fastest
         problems = [(each.problem, functools.partial(self._solve, each)) for each in makers]
@@ -316,7 +327,7 @@ class Searcher:
         reasons = [self.wrong_with(each) for each in wanted]
         if all(reasons):
             return f"keras-par: {reasons[-1]}: change its layout."
-        least = self.fewest_bytes(wanted)
+        least, _ = self.fewest_bytes(wanted)
         more = "more memory" if math.isinf(least) else no_less(least)
         if mesh is not None:
             shape = "x".join(map(str, mesh.values()))
@@ -347,24 +358,3 @@ class Searcher:
             if any(map(searcher.can_hold, meshes(wanted, self.num_axes))):
                 return wanted
         return None
-
-
-def leanest_of(makers: Sequence[Maker]) -> list[list[int]]:
-    """The choices that take the fewest bytes, as each problem adds them up; none if they cannot be found."""
-    try:
-        found = [dynamic.leanest(maker.problem) for maker in makers]
-    except dynamic.EntangledError:
-        return []
-    return [choice for choice in found if choice is not None]
-
-
-def is_beyond(limit: float, makers: Sequence[Maker], leanest: Sequence[list[int]]) -> bool:
-    """True if by any choice a rank holds more: if even the fewest bytes are too many, of a sum that is less than that.
-
-    Args:
-        limit: bytes.
-        makers: of problems that add bytes up in the ways of `SUMS`.
-        leanest: of each problem what takes the fewest bytes; empty if that is not known.
-    """
-    lower = zip(makers[:-1], leanest[:-1], strict=bool(leanest))
-    return any(bytes_of(maker.problem, choice) > limit for maker, choice in lower)

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from keras_par.plan.case import Sent
@@ -14,7 +14,7 @@ from keras_par.plan.layout import Axes
 from keras_par.plan.reading import read, root
 from keras_par.plan.recomputing import blocks, held, held_again
 from keras_par.plan.setting import Setting
-from keras_par.plan.trace import Operation, Trace
+from keras_par.plan.trace import Operation, Parameter, Trace
 from keras_par.plan.upkeep import BUCKET_BYTES, Upkeep, Use, uses
 from keras_par.searching.classes import tensor_classes
 from keras_par.searching.paths import without_numbers
@@ -201,6 +201,7 @@ class Maker:
         gradient_bytes = sum(math.prod(each.shape) * each.item_bytes for each in trained)
         # The part of all sums that is under way at a time. It is too little where gradients are large and divided.
         bucket = min(1.0, BUCKET_BYTES / max(gradient_bytes, 1))
+        costs: dict[tuple[Parameter, Axes, Use], Parts] = {}  # of variables that are alike
         for parameter in self.trace.parameters:
             number = number_of.get(parameter.path)
             if number is None:
@@ -212,10 +213,13 @@ class Maker:
                 self.node_of[kind] = self._new_node(
                     options(parameter.shape, self.setting, self.fixed.get(parameter.path))
                 )
-            node = self.node_of[kind]
+            node, use = self.node_of[kind], used[parameter.path]
             for place, axes in enumerate(self.problem.states[node]):
-                variable = Upkeep(parameter, axes, self.setting, used[parameter.path])
-                self._add((node,), (place,), held_cost(variable, bucket)._replace(seconds=variable.seconds))
+                key = replace(parameter, path=""), axes, use
+                if key not in costs:
+                    variable = Upkeep(parameter, axes, self.setting, use)
+                    costs[key] = held_cost(variable, bucket)._replace(seconds=variable.seconds)
+                self._add((node,), (place,), costs[key])
 
     def _new_node(self, states: list) -> int:
         self.problem.states.append(states)
