@@ -23,7 +23,7 @@ from benchmarks.small_gpt import small_gpt
 
 WIDTH = 2048
 DEEP = f"MLP of 16 layers of {WIDTH:,}, 64 rows"
-MEMORY = 960 << 20
+MEMORY = 640 << 20
 PLAIN, FOUND = "data parallel", "what is found"
 # Tensors are allocated one by one and given back, where TensorFlow would take regions of twice the size each time.
 ONE_BY_ONE = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1", "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1048576"}
