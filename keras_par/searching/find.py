@@ -179,8 +179,8 @@ class Searcher:
         """The fastest for a mesh in any memory; None if the batch or what is said already cannot be cut so."""
         key = tuple(mesh.values())
         if key not in self._fastest:
-            can_be = self.can_be(mesh)
-            self._fastest[key] = self._fitting(self._made(self.setting(dict(mesh))), math.inf) if can_be else None
+            made = self._made(self.setting(dict(mesh))) if self.can_be(mesh) else None
+            self._fastest[key] = None if made is None else self._fitting(made, math.inf)
         return self._fastest[key]
 
     def best_of(self, mesh: Mapping[str, int]) -> Candidate | None:

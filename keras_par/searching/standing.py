@@ -52,9 +52,8 @@ class Standing:
                 self.tables.setdefault(node, []).append(number)
         self.ways = [maker.ways[place, self._states(place, {})] for place in range(len(self.operands))]
         self.needs = Counter(node for way in self.ways for node in maker.nodes_of_moves(way))
-        self.costs = [
-            table.costs[tuple(choice[node] for node in table.nodes)] for table in maker.problem.tables
-        ]  # that now add up
+        places = [(table, tuple(choice[node] for node in table.nodes)) for table in maker.problem.tables]
+        self.costs = [table.costs[place] for table, place in places]  # which add up to the cost
         self.num_changes = 0
 
     @property
