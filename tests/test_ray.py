@@ -24,6 +24,8 @@ NAMED_WITHIN = 10.0  # seconds from a node's death to the error
 LOST_WITHIN = 90.0  # the same where no connection tells of it, so that Ray must find out
 FIRST, SECOND = NAMES = ("kp-ray-0", "kp-ray-1")
 VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": None}
+# A node that joins does not look for the token that a head finds in its user's home, and is refused.
+OF_NODES = {**VARIABLES, "RAY_AUTH_MODE": "disabled"}
 
 BEGIN = """
     import json, os, pathlib, sys, threading, time
@@ -295,7 +297,7 @@ ON_HOSTS = """
 def pair():
     """Two hosts with a node of Ray's each, the first of which is the head."""
     mark, port = uuid.uuid4().hex, "6399"
-    wanted = environment(**VARIABLES, **{MARK: mark})
+    wanted = environment(**OF_NODES, **{MARK: mark})
     wanted = {name: value for name, value in wanted.items() if value is not None}
     head = ["--head", f"--port={port}", "--include-dashboard=false"]
     with hosts(*NAMES) as both:
@@ -311,7 +313,7 @@ def pair():
 def test_a_host_that_is_lost_is_named(pair, tmp_path):
     both, cluster = pair
     script = write_script(tmp_path, ON_HOSTS)
-    job = Job(script, tmp_path, cluster, within=both.within(FIRST), launcher=(), **VARIABLES)
+    job = Job(script, tmp_path, cluster, within=both.within(FIRST), launcher=(), **OF_NODES)
     for name in NAMES:
         job.wait_for(tmp_path / name, 150)
     rank, lost = (tmp_path / SECOND).read_text(), time.time()

@@ -126,7 +126,7 @@ def test_a_job_whose_time_is_up_goes_on(shell, scripts, one_host, tmp_path):
     scripts(tmp_path / "checkpoints", 60)
     expected = one_host(60)
     said, about = batch(shell, "requeue", "--time=3")
-    assert re.search(r"stopped at step \d+ of epoch \d+ on all ranks, by SIGTERM", said), said
+    assert re.search(r"stopped after step \d+ of epoch \d+ on all ranks, by SIGTERM", said), said
     assert re.search(r"Restarts=[1-9]", about), about + said
     assert WEIGHTS.findall(said) == expected, said
 
