@@ -92,7 +92,8 @@ def find(
         num_axes: that a mesh may have.
 
     Raises:
-        ValueError: nothing fits; the sentence names the smallest number of ranks that was found to.
+        ValueError: nothing fits; the sentence names the smallest number of ranks, and the least memory, that were found
+            to do.
     """
     capacity = machine.memory_gb * 2**30 if memory is None else memory
     searcher = Searcher(trace, machine, batch_size, mode, capacity, fixed or {}, num_axes)
@@ -204,7 +205,8 @@ class Searcher:
             most: bytes beyond which that does not matter.
 
         Returns:
-            The bytes, infinite if they are not known or do not matter, and if a search may find a plan for `most`.
+            The bytes, infinite if they are not known or do not matter, and True if a plan that fits into `most` is not
+            ruled out.
         """
         settings = [
             self.setting(mesh, zero) for mesh in wanted if self.can_be(mesh) for zero in (0, *self._stages(mesh))

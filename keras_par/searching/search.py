@@ -113,8 +113,8 @@ def search(
             that `kp.load_strategy` takes. Its attribute `plan` is what that file says.
 
     Raises:
-        ValueError: nothing fits, which is said with the smallest number of ranks that does; an argument has no such
-            value; a pattern matches no variable. The same on every rank.
+        ValueError: nothing fits, which is said with a number of ranks and with a memory that would do; an argument has
+            no such value; a pattern matches no variable. The same on every rank.
 
     Costs two all-gathers of the plan, two of some kilobytes if it divides weights, and two of a few bytes where no
     machine is named.
