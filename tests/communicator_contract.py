@@ -73,6 +73,25 @@ def collectives(communicator, name: str) -> Iterator[tuple[str, Callable[[], lis
             lambda own=own, op=op, dtype=dtype: communicator.all_reduce(tensors(own), f"{name}.{op}.{dtype.name}", op),
             [NUMPY_OPS[op](each, axis=0).astype(dtype.as_numpy_dtype) for each in of_all],
         )
+    for dtype, half in product((tf.float32, tf.float64), (tf.float16, tf.bfloat16)):
+        own = given(rank, (2 * size, 3), dtype) + 2.0**-10  # which no half of such a number has room for
+        everywhere = [given(each, (2 * size, 3), dtype) for each in range(size)]
+        total = own if size == 1 else np.sum(everywhere, axis=0)  # one rank sends nothing
+        sent = f"{dtype.name} sent as {half.name}"
+        yield (
+            f"all_reduce of {sent}",
+            lambda own=own, half=half, sent=sent: communicator.all_reduce(
+                tensors([own]), f"{name}.{sent.replace(' ', '.')}", sent_as=half
+            ),
+            [total],
+        )
+        yield (
+            f"reduce_scatter of {sent}",
+            lambda own=own, half=half, sent=sent: communicator.reduce_scatter(
+                tensors([own]), f"{name}.scatter.{sent.replace(' ', '.')}", sent_as=half
+            ),
+            [total[2 * rank : 2 * rank + 2]],
+        )
     for dtype in DTYPES:
         lengths = [each % 3 for each in range(size)]  # that of rank 0 is none
         rows = [given(each, (lengths[each], 2), dtype) for each in range(size)]

@@ -3,7 +3,7 @@
 import abc
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -60,10 +60,18 @@ class Communicator(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def all_reduce(self, tensors: Sequence[tf.Tensor], name: str, op: ReduceOp = "sum") -> list[tf.Tensor]:
+    def all_reduce(
+        self, tensors: Sequence[tf.Tensor], name: str, op: ReduceOp = "sum", sent_as: tf.DType | None = None
+    ) -> list[tf.Tensor]:
         """Reduces each of `tensors` (equal shapes on all ranks, one dtype) over the ranks, as one fused message.
 
-        Costs one all-reduce of the tensors' total size.
+        Args:
+            tensors: this rank's.
+            name: the collective's.
+            op: which reduction.
+            sent_as: the dtype of what is sent, and to which sums are rounded; None for the tensors' own.
+
+        Costs one all-reduce of the tensors' total size as they are sent.
         """
 
     @abc.abstractmethod
@@ -85,7 +93,9 @@ class Communicator(abc.ABC):
         """Sends the i-th of `size` equal parts of dim 0 to rank i and concatenates what arrives, in rank order."""
 
     @abc.abstractmethod
-    def reduce_scatter(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def reduce_scatter(
+        self, tensors: Sequence[tf.Tensor], name: str, sent_as: tf.DType | None = None
+    ) -> list[tf.Tensor]:
         """The sums over ranks of the i-th of `size` parts of dim 0, on rank i, as one fused message.
 
         Parts are equal, or the first ones have a row more than the others.
@@ -93,8 +103,9 @@ class Communicator(abc.ABC):
         Args:
             tensors: of equal shapes on all ranks, and of one dtype.
             name: the collective's.
+            sent_as: as in `all_reduce`.
 
-        Costs one reduce-scatter of the tensors' total size.
+        Costs one reduce-scatter of the tensors' total size as they are sent.
         """
 
     @abc.abstractmethod
@@ -149,6 +160,14 @@ class Communicator(abc.ABC):
     def barrier(self, name: str) -> None:
         """Returns once every rank has called it. Eager only; costs one all-reduce of a scalar."""
         self.all_reduce([tf.constant(0, tf.int32)], name)
+
+
+def cast_to_send(
+    collective: Callable[[list[tf.Tensor]], list[tf.Tensor]], tensors: Sequence[tf.Tensor], sent_as: tf.DType
+) -> list[tf.Tensor]:
+    """What `collective` makes of the tensors in another dtype, in their own."""
+    results = collective([tf.cast(tensor, sent_as) for tensor in tensors])
+    return [tf.cast(result, tensor.dtype) for result, tensor in zip(results, tensors, strict=True)]
 
 
 def label_of(data: bytes) -> bytes:

@@ -15,7 +15,7 @@ class Call:
 
     kind: str
     name: str
-    num_bytes: int | None  # None where a shape is not known while tracing
+    num_bytes: int | None  # as they are sent; None where a shape is not known while tracing
     shapes: tuple[tuple[int | None, ...], ...]
     ranks: tuple[int, ...]  # those that take part
     layer: str  # the path of the layer that asked for it, empty outside of layers
@@ -35,9 +35,9 @@ class CountingCommunicator(WrappedCommunicator):
         super().__init__(inner)
         self.calls: list[Call] = [] if calls is None else calls
 
-    def _pass(self, kind, name, collective, tensors, op="sum"):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        sizes = [num_bytes(tensor) for tensor in tensors]
+        sizes = [num_bytes(tensor, sent_as) for tensor in tensors]
         known = [size for size in sizes if size is not None]
         total = sum(known) if len(known) == len(sizes) else None
         shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
@@ -55,7 +55,7 @@ class CountingCommunicator(WrappedCommunicator):
         return CountingCommunicator(group, self.calls)
 
 
-def num_bytes(tensor: tf.Tensor) -> int | None:
-    """Size of `tensor` in bytes, None if its shape is not known while tracing."""
+def num_bytes(tensor: tf.Tensor, sent_as: tf.DType | None) -> int | None:
+    """Size in bytes of `tensor`, sent in its own dtype or another; None if its shape is not known while tracing."""
     elements = tensor.shape.num_elements()
-    return None if elements is None else elements * tensor.dtype.size
+    return None if elements is None else elements * (sent_as or tensor.dtype).size

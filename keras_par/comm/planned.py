@@ -25,7 +25,7 @@ class PlannedCommunicator(Communicator):
         self.rank, self.size = self.ranks.index(rank), len(self.ranks)
         self.local_rank, self.local_size = self.rank, self.size
 
-    def all_reduce(self, tensors, name, op="sum"):
+    def all_reduce(self, tensors, name, op="sum", sent_as=None):
         return [tf.identity(tensor) for tensor in tensors]
 
     def all_gather(self, tensor, name):
@@ -40,7 +40,7 @@ class PlannedCommunicator(Communicator):
     def all_to_all(self, tensor, name):
         return tf.identity(tensor)
 
-    def reduce_scatter(self, tensors, name):
+    def reduce_scatter(self, tensors, name, sent_as=None):
         return [tensor[part_of(tensor.shape[0], self.size, self.rank)] for tensor in tensors]
 
     def broadcast(self, tensors, name, root_rank=0):

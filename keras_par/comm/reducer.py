@@ -114,7 +114,8 @@ def sum_gradients(
     kinds = [reduced[i].dtype for i in dense]
     for number, bucket in enumerate(fill_buckets(sizes, kinds, limit)):
         places = [dense[k] for k in bucket]
-        sums = sum_bucket(communicator, [reduced[i] for i in places], f"{name}.{number}", compression)
+        given = [reduced[i] for i in places]
+        sums = communicator.all_reduce(given, f"{name}.{number}", sent_as=sent_as(given[0].dtype, compression))
         for i, total in zip(places, sums, strict=True):
             reduced[i] = total
     equal = [i for i in sparse if are_even and has_known_shape(reduced[i])]
@@ -133,47 +134,9 @@ def has_known_shape(slices: tf.IndexedSlices) -> bool:
     return slices.values.shape.is_fully_defined() and slices.indices.shape.is_fully_defined()
 
 
-def sum_bucket(communicator, tensors: list[tf.Tensor], name: str, compression: Compression) -> list[tf.Tensor]:
-    dtype = tensors[0].dtype
-    if compression is None or dtype not in (tf.float32, tf.float64):
-        return communicator.all_reduce(tensors, name)
-    halves = [tf.cast(tensor, HALVES[compression]) for tensor in tensors]
-    if halves[0].dtype == tf.bfloat16 and communicator.road("all_reduce", halves) == "horovod":
-        return sum_bfloat16(communicator, tensors, name)
-    return [tf.cast(half, dtype) for half in communicator.all_reduce(halves, name)]
-
-
-def scatter_bucket(communicator, tensors: list[tf.Tensor], name: str, compression: Compression) -> list[tf.Tensor]:
-    """This rank's rows of the sum of each tensor: those that `sum_bucket` gives all ranks."""
-    dtype = tensors[0].dtype
-    if compression is None or dtype not in (tf.float32, tf.float64):
-        return communicator.reduce_scatter(tensors, name)
-    halves = [tf.cast(tensor, HALVES[compression]) for tensor in tensors]
-    return [tf.cast(half, dtype) for half in communicator.reduce_scatter(halves, name)]
-
-
-def sum_bfloat16(communicator, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-    """Sums in float32 what Horovod sends as bfloat16, a type that its all-reduce does not know.
-
-    An all-to-all hands each rank one part of every rank's flat bucket, which it sums; an all-gather returns the
-    sums. Together they send the 2 (N - 1) / N bytes per byte of a ring all-reduce.
-    """
-    dtype, size = tensors[0].dtype, communicator.size
-    lengths = [tf.size(tensor) for tensor in tensors]
-    length = tf.add_n(lengths)
-    part = (length + size - 1) // size
-    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-    flat = tf.pad(flat, [[0, part * size - length]])
-    sent = tf.bitcast(tf.cast(flat, tf.bfloat16), tf.uint16)
-    parts = tf.reshape(communicator.all_to_all(sent, f"{name}.scatter"), [size, part])
-    total = tf.reduce_sum(tf.cast(tf.bitcast(parts, tf.bfloat16), tf.float32), 0)
-    gathered = communicator.all_gather(tf.bitcast(tf.cast(total, tf.bfloat16), tf.uint16), f"{name}.gather")
-    result = tf.cast(tf.bitcast(gathered, tf.bfloat16), dtype)[:length]
-    pieces = tf.split(result, lengths)
-    return [
-        tf.ensure_shape(tf.reshape(piece, tf.shape(tensor)), tensor.shape)
-        for piece, tensor in zip(pieces, tensors, strict=True)
-    ]
+def sent_as(dtype: tf.DType, compression: Compression) -> tf.DType | None:
+    """The dtype in which compressed numbers of a dtype are sent, None if they are sent as they are."""
+    return HALVES[compression] if compression is not None and dtype in (tf.float32, tf.float64) else None
 
 
 def sum_slices(communicator, slices: tf.IndexedSlices, name: str) -> tf.IndexedSlices:

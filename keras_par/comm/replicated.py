@@ -18,9 +18,13 @@ class ReplicatedCommunicator(WrappedCommunicator):
         super().__init__(inner)
         self.replicas = replicas
 
-    def _pass(self, kind, name, collective, tensors, op="sum"):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
         results = collective(tensors)
-        return self.replicas.all_reduce(results, f"{name}.replicas") if kind == "reduce_scatter" else results
+        return (
+            self.replicas.all_reduce(results, f"{name}.replicas", sent_as=sent_as)
+            if kind == "reduce_scatter"
+            else results
+        )
 
     def _wrapped(self, group):
         return group

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_par.comm import native
 from keras_par.comm.branches import seen
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, cast_to_send
 from keras_par.comm.segments import Library, share
 from keras_par.comm.wrapped import WrappedCommunicator
 from keras_par.plan.layout import length_of
@@ -67,17 +67,21 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         """True where there is memory: one copy into it carries all tensors."""
         return self.has_memory
 
-    def all_reduce(self, tensors, name, op="sum"):
+    def all_reduce(self, tensors, name, op="sum", sent_as=None):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.road("all_reduce", tensors, op) == "horovod":
-            return self.inner.all_reduce(tensors, name, op)
-        return self._run("all_reduce", tensors, name, OPS.index(op))
+            return self.inner.all_reduce(tensors, name, op, sent_as)
+        if is_cast(tensors, op, sent_as):
+            return cast_to_send(lambda given: self.all_reduce(given, name, op), tensors, sent_as)
+        return self._run("all_reduce", tensors, name, OPS.index(op), sent_as=sent_as or tensors[0].dtype)
 
-    def reduce_scatter(self, tensors, name):
+    def reduce_scatter(self, tensors, name, sent_as=None):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.road("reduce_scatter", tensors) == "horovod":
-            return self.inner.reduce_scatter(tensors, name)
-        results = self._run("reduce_scatter", tensors, name)
+            return self.inner.reduce_scatter(tensors, name, sent_as)
+        if is_cast(tensors, "sum", sent_as):
+            return cast_to_send(lambda given: self.reduce_scatter(given, name), tensors, sent_as)
+        results = self._run("reduce_scatter", tensors, name, sent_as=sent_as or tensors[0].dtype)
         for result, tensor in zip(results, tensors, strict=True):
             rows, *rest = tensor.shape.as_list()
             result.set_shape([None if rows is None else length_of(rows, self.size, self.rank), *rest])
@@ -132,12 +136,12 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         if self._library is not None:
             self._library.functions.keras_par_shared_leave(self._ring)
 
-    def _run(self, kind: str, tensors: Sequence[Any], name: str, option: int = 0) -> list[tf.Tensor]:
+    def _run(self, kind: str, tensors: Sequence[Any], name: str, option: int = 0, **more: Any) -> list[tf.Tensor]:
         """An operation of the library, in the graph being traced."""
         assert self._library is not None
-        return run(self._library.operations, kind, tensors, name, self._ring, option)
+        return run(self._library.operations, kind, tensors, name, self._ring, option, **more)
 
-    def _pass(self, kind, name, collective, tensors, op="sum"):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
         return collective(tensors)
 
     def _wrapped(self, group):
@@ -147,7 +151,15 @@ class SharedMemoryCommunicator(WrappedCommunicator):
 _order: tf.Variable | None = None
 
 
-def run(operations: Any, kind: str, tensors: Sequence[Any], name: str, ring: int, option: int) -> list[tf.Tensor]:
+def is_cast(tensors: Sequence[tf.Tensor], op: str, sent_as: tf.DType | None) -> bool:
+    """True if the library does not change these tensors' dtype on their way."""
+    is_changed = op == "sum" and tensors[0].dtype == tf.float32 and sent_as in (tf.float16, tf.bfloat16)
+    return sent_as not in (None, tensors[0].dtype) and not is_changed
+
+
+def run(
+    operations: Any, kind: str, tensors: Sequence[Any], name: str, ring: int, option: int, **more: Any
+) -> list[tf.Tensor]:
     """An operation in the graph being traced, after all through shared memory that the program has come to before.
 
     Args:
@@ -157,6 +169,7 @@ def run(operations: Any, kind: str, tensors: Sequence[Any], name: str, ring: int
         name: the collective's.
         ring: the memory's number.
         option: which reduction, or which rank is the root.
+        more: `sent_as` of a reduction, the dtype in which numbers lie in the memory.
     """
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
     operation = getattr(operations, f"keras_par_shared_{kind}")
@@ -164,7 +177,13 @@ def run(operations: Any, kind: str, tensors: Sequence[Any], name: str, ring: int
 
     def make(after: tf.Tensor, order: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         results, token = operation(
-            tensors=given[0] if is_one else given, after=after, order=order, collective=name, ring=ring, option=option
+            tensors=given[0] if is_one else given,
+            after=after,
+            order=order,
+            collective=name,
+            ring=ring,
+            option=option,
+            **more,
         )
         return [results] if is_one else list(results), token
 
@@ -200,5 +219,7 @@ def gradients(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor |
     option, name = operation.get_attr("option"), operation.get_attr("collective").decode()
     if OPS[option] != "sum":
         raise ValueError(f"keras-par: the {OPS[option]} over the ranks in {name} has no gradient: use kp.ops.")
-    operations, ring = tf.load_op_library(str(native.library())), operation.get_attr("ring")
-    return [*run(operations, "all_reduce", upstream[:-1], f"{name}.gradient", ring, option), None, None]
+    operations = tf.load_op_library(str(native.library()))
+    ring, sent_as = operation.get_attr("ring"), operation.get_attr("sent_as")
+    sums = run(operations, "all_reduce", upstream[:-1], f"{name}.gradient", ring, option, sent_as=sent_as)
+    return [*sums, None, None]

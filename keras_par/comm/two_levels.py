@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, cast_to_send
 from keras_par.comm.differentiable import with_gradient
 from keras_par.comm.shared_memory import DTYPES, SharedMemoryCommunicator
 
@@ -36,10 +36,12 @@ class TwoLevelCommunicator(SharedMemoryCommunicator):
         is_sum = kind == "all_reduce" and op == "sum" and all(tensor.dtype in DTYPES for tensor in tensors)
         return "two_levels" if is_sum and not tf.executing_eagerly() else "horovod"
 
-    def all_reduce(self, tensors, name, op="sum"):
+    def all_reduce(self, tensors, name, op="sum", sent_as=None):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.road("all_reduce", tensors, op) == "horovod":
-            return self.inner.all_reduce(tensors, name, op)
+            return self.inner.all_reduce(tensors, name, op, sent_as)
+        if sent_as is not None:
+            return cast_to_send(lambda given: self.all_reduce(given, name), tensors, sent_as)
 
         @tf.custom_gradient
         def call(*given):

@@ -47,7 +47,13 @@ class WrappedCommunicator(Communicator):
 
     @abc.abstractmethod
     def _pass(
-        self, kind: str, name: str, collective: Collective, tensors: Sequence[tf.Tensor], op: ReduceOp = "sum"
+        self,
+        kind: str,
+        name: str,
+        collective: Collective,
+        tensors: Sequence[tf.Tensor],
+        op: ReduceOp = "sum",
+        sent_as: tf.DType | None = None,
     ) -> list[tf.Tensor]:
         """What `collective`, one call of `inner`, makes of `tensors`."""
 
@@ -55,8 +61,11 @@ class WrappedCommunicator(Communicator):
     def _wrapped(self, group: Communicator) -> Communicator:
         """A wrapper like this one around a group of `inner`."""
 
-    def all_reduce(self, tensors, name, op="sum"):
-        return self._pass("all_reduce", name, lambda given: self.inner.all_reduce(given, name, op), tensors, op)
+    def all_reduce(self, tensors, name, op="sum", sent_as=None):
+        def collective(given):
+            return self.inner.all_reduce(given, name, op, sent_as)
+
+        return self._pass("all_reduce", name, collective, tensors, op, sent_as)
 
     def all_gather(self, tensor, name):
         return self._pass("all_gather", name, lambda given: [self.inner.all_gather(given[0], name)], [tensor])[0]
@@ -67,8 +76,11 @@ class WrappedCommunicator(Communicator):
     def all_to_all(self, tensor, name):
         return self._pass("all_to_all", name, lambda given: [self.inner.all_to_all(given[0], name)], [tensor])[0]
 
-    def reduce_scatter(self, tensors, name):
-        return self._pass("reduce_scatter", name, lambda given: self.inner.reduce_scatter(given, name), tensors)
+    def reduce_scatter(self, tensors, name, sent_as=None):
+        def collective(given):
+            return self.inner.reduce_scatter(given, name, sent_as)
+
+        return self._pass("reduce_scatter", name, collective, tensors, sent_as=sent_as)
 
     def broadcast(self, tensors, name, root_rank=0):
         return self._pass("broadcast", name, lambda given: self.inner.broadcast(given, name, root_rank), tensors)

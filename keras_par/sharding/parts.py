@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_par.comm import place
 from keras_par.comm.communicator import Communicator
-from keras_par.comm.reducer import Gradient, scatter_bucket
+from keras_par.comm.reducer import Gradient, sent_as
 from keras_par.plan.buckets import fill_buckets
 from keras_par.plan.layout import length_of, part_of
 from keras_par.plan.options import Compression
@@ -187,7 +187,7 @@ def scatter_gradients(
     results: dict[int, tf.Tensor] = {}
     for number, bucket in enumerate(fill_buckets(sizes, [gradient.dtype for gradient in gradients], limit)):
         given = [to_scatter(tf.ensure_shape(gradients[i], shapes[i]), dims[i], group.size) for i in bucket]
-        sums = scatter_bucket(group, given, f"{name}.{number}", compression)
+        sums = group.reduce_scatter(given, f"{name}.{number}", sent_as(given[0].dtype, compression))
         for i, rows in zip(bucket, sums, strict=True):
             part = from_scatter(rows, dims[i], shapes[i][dims[i]], group.size)
             results[i] = tf.ensure_shape(part, part_shape(pairs[i][1]))

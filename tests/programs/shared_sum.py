@@ -65,6 +65,37 @@ def require_rounded(dtype: tf.DType) -> None:
     assert same.numpy().tobytes() == patterns(0, dtype).tobytes()
 
 
+def require_narrowed(dtype: tf.DType) -> None:
+    """Refuses sums of numbers of 32 bits, sent in 16, that are not those of these, rounded once."""
+
+    def bits(of_rank: int) -> list[np.ndarray]:
+        random = np.random.default_rng([of_rank, 5])
+        numbers = [random.integers(0, 1 << 32, length, np.uint32).view(np.float32) for length in LENGTHS[3]]
+        near = np.concatenate(
+            [patterns(of_rank, dtype).astype(np.float32) * np.float32(1 + 2**-9), [np.float32(65519)]]
+        )
+        return [np.where(np.isnan(each), np.float32(0), each) for each in (*numbers, near)]
+
+    with np.errstate(all="ignore"):
+        of_ranks = [[as_sent(each, dtype) for each in bits(of)] for of in range(size)]
+        expected = [functools.reduce(np.add, parts) for parts in zip(*of_ranks, strict=True)]
+        expected = [as_sent(each, dtype) for each in expected]
+    given = list(map(tf.constant, bits(rank)))
+    for kind, wanted in (
+        ("all_reduce", expected),
+        ("reduce_scatter", [np.array_split(each, size)[rank] for each in expected]),
+    ):
+        found = [each.numpy() for each in call(kind, given, sent_as=dtype)]
+        for one, other in zip(found, wanted, strict=True):
+            is_nan = np.isnan(other)
+            assert one.dtype == np.float32 and (np.isnan(one) == is_nan).all(), kind
+            assert one[~is_nan].tobytes() == other[~is_nan].tobytes(), kind
+
+
+def as_sent(numbers: np.ndarray, dtype: tf.DType) -> np.ndarray:
+    return numbers.astype(dtype.as_numpy_dtype).astype(np.float32)
+
+
 def require_equal(found, expected) -> None:
     """Refuses tensors that differ in a bit, or in type or shape."""
     for one, other in zip(found, expected, strict=True):
@@ -88,10 +119,13 @@ sys.stdin.readline()
 order = tf.Variable(0)
 
 
-def call(kind: str, tensors, name: str = "test.sum", option: int = 0):
+def call(kind: str, tensors, name: str = "test.sum", option: int = 0, sent_as: tf.DType | None = None):
     """One of the library's operations."""
     operation = getattr(library.operations, f"keras_par_shared_{kind}")
-    results, _ = operation(tensors=tensors, after=0, order=order.handle, collective=name, ring=ring, option=option)
+    more = {"sent_as": sent_as or tensors[0].dtype} if "reduce" in kind else {}
+    results, _ = operation(
+        tensors=tensors, after=0, order=order.handle, collective=name, ring=ring, option=option, **more
+    )
     return results
 
 
@@ -131,6 +165,8 @@ for seed in range(len(LENGTHS)) if ending == "another" else [3]:
 if ending == "another":
     require_rounded(tf.float16)
     require_rounded(tf.bfloat16)
+    require_narrowed(tf.float16)
+    require_narrowed(tf.bfloat16)
 total_of_unused(tf.ones([3]))
 print("equal", flush=True)
 

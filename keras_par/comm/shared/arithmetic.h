@@ -123,7 +123,7 @@ const Sum* widen(const Number* numbers, [[maybe_unused]] Sum* room, [[maybe_unus
   }
 }
 
-// Where `count` sums are in the type of the result; those of 16 bits go to `room`.
+// Where `count` sums are in the type that ranks send; those of 16 bits go to `room`.
 template <class Number, class Sum>
 const Number* narrow(const Sum* sums, [[maybe_unused]] Number* room, [[maybe_unused]] size_t count) {
   if constexpr (std::is_same_v<Number, Sum>) {
@@ -141,10 +141,10 @@ const Number* narrow(const Sum* sums, [[maybe_unused]] Number* room, [[maybe_unu
   }
 }
 
-// Reduces `count` numbers of each of `size` ranks, at `source(rank)`, into `result`, which may be one of these, and where
-// `put(to, from, bytes)` copies them.
-template <Op op, class Number, class Source, class Put>
-void reduce_numbers(Number* result, size_t count, int size, Source source, Put put) {
+// Reduces `count` numbers of each of `size` ranks, at `source(rank)`, and calls `put(to, from, how many)` with the results,
+// which go to `result`: one of the ranks' places, or one for another type.
+template <Op op, class Number, class Result, class Source, class Put>
+void reduce_numbers(Result* result, size_t count, int size, Source source, Put put) {
   using Sum = typename Wide<Number>::type;
   constexpr size_t kBlock = 1024;
   Sum sums[kBlock], room[kBlock];
@@ -158,7 +158,7 @@ void reduce_numbers(Number* result, size_t count, int size, Source source, Put p
       for (size_t i = 0; i < length; ++i) sums[i] = both<op>(first[i], next[i]);
       first = sums;
     }
-    put(result + begin, narrow(sums, results, length), length * sizeof(Number));
+    put(result + begin, narrow(sums, results, length), length);
   }
 }
 

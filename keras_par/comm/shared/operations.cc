@@ -95,6 +95,7 @@ struct Kernel {
   std::string collective;
   int64_t ring = 0;
   int64_t option = 0;  // which reduction, or which rank is the root
+  TF_DataType sent_as = TF_FLOAT;  // of a reduction: the type in which numbers lie in the memory
 };
 
 // A run of an operation: its tensors, its results, and what went wrong. Its last two inputs and its last output set the
@@ -106,6 +107,7 @@ class Run {
     if (ring == nullptr) fail("communication has been shut down");
     tag.add(kernel.collective.data(), kernel.collective.size());
     tag.add(kernel.option);
+    tag.add(kernel.sent_as);
   }
 
   ~Run() {
@@ -189,6 +191,11 @@ class Run {
   std::vector<TF_Tensor*> held_;
 };
 
+// How many bytes of the memory a tensor of so many bytes takes.
+size_t sent_bytes(size_t bytes, TF_DataType type, TF_DataType sent_as) {
+  return bytes / TF_DataTypeSize(type) * TF_DataTypeSize(sent_as);
+}
+
 template <class Number>
 std::string reduced(Ring& ring, const Collective& collective, const Given& given, const std::vector<Part>& parts,
                     bool is_for_all, Op op) {
@@ -203,7 +210,12 @@ std::string reduced(Ring& ring, const Collective& collective, const Given& given
 }
 
 std::string reduced(Ring& ring, const Collective& collective, const Given& given, const std::vector<Part>& parts,
-                    bool is_for_all, Op op, TF_DataType type) {
+                    bool is_for_all, Op op, TF_DataType type, TF_DataType sent_as) {
+  if (type != sent_as && op == Op::kSum && type == TF_FLOAT) {
+    if (sent_as == TF_HALF) return reduce<Op::kSum, float, Half>(ring, collective, given, parts, is_for_all);
+    if (sent_as == TF_BFLOAT16) return reduce<Op::kSum, float, Bfloat16>(ring, collective, given, parts, is_for_all);
+  }
+  if (type != sent_as) return collective.name + " cannot send its tensors as numbers of that type";
   switch (type) {
     case TF_FLOAT:
       return reduced<float>(ring, collective, given, parts, is_for_all, op);
@@ -236,12 +248,12 @@ void all_reduce(void* kernel, TF_OpKernelContext* context) {
     const auto [its_type, dims] = run.look(i);
     run.expect(type = its_type, dims);
     const auto [to, from] = run.output_like_input(i, dims);
-    const size_t bytes = bytes_of(type, dims);
+    const size_t bytes = sent_bytes(bytes_of(type, dims), type, run.kernel.sent_as);
     parts.push_back({given.bytes(), bytes, to});
     given.pieces.push_back({from, bytes});
   }
   run.pass([&](const Collective& collective) {
-    return reduced(*run.ring, collective, given, parts, true, Op(run.kernel.option), type);
+    return reduced(*run.ring, collective, given, parts, true, Op(run.kernel.option), type, run.kernel.sent_as);
   });
 }
 
@@ -256,14 +268,15 @@ void reduce_scatter(void* kernel, TF_OpKernelContext* context) {
     if (tensor == nullptr) break;
     Dims dims = dims_of(tensor);
     run.expect(type = TF_TensorType(tensor), dims);
-    const size_t row = dims[0] == 0 ? 0 : TF_TensorByteSize(tensor) / dims[0];
+    const size_t bytes = sent_bytes(TF_TensorByteSize(tensor), type, run.kernel.sent_as);
+    const size_t row = dims[0] == 0 ? 0 : bytes / dims[0];
     const auto [first, count] = rows_of(run.ring->rank, run.ring->size, dims[0]);
     dims[0] = count;
     parts.push_back({given.bytes() + first * row, count * row, run.output(i, type, dims)});
-    given.pieces.push_back({static_cast<const char*>(TF_TensorData(tensor)), TF_TensorByteSize(tensor)});
+    given.pieces.push_back({static_cast<const char*>(TF_TensorData(tensor)), bytes});
   }
   run.pass([&](const Collective& collective) {
-    return reduced(*run.ring, collective, given, parts, false, Op::kSum, type);
+    return reduced(*run.ring, collective, given, parts, false, Op::kSum, type, run.kernel.sent_as);
   });
 }
 
@@ -352,6 +365,8 @@ void broadcast(void* kernel, TF_OpKernelContext* context) {
   run.pass([&](const Collective& collective) { return copy(*run.ring, collective, given, parts, total); });
 }
 
+constexpr char kSentAs[] = "sent_as";
+
 void* create(TF_OpKernelConstruction* construction) {
   auto* kernel = new Kernel;
   TF_Status* status = TF_NewStatus();
@@ -361,6 +376,8 @@ void* create(TF_OpKernelConstruction* construction) {
   TF_OpKernelConstruction_GetAttrString(construction, "collective", kernel->collective.data(), length, status);
   if (TF_GetCode(status) == TF_OK) TF_OpKernelConstruction_GetAttrInt64(construction, "ring", &kernel->ring, status);
   if (TF_GetCode(status) == TF_OK) TF_OpKernelConstruction_GetAttrInt64(construction, "option", &kernel->option, status);
+  if (TF_GetCode(status) == TF_OK && TF_OpKernelConstruction_HasAttr(construction, kSentAs, status))
+    TF_OpKernelConstruction_GetAttrType(construction, kSentAs, &kernel->sent_as, status);
   if (TF_GetCode(status) != TF_OK) TF_OpKernelConstruction_Failure(construction, status);
   TF_DeleteStatus(status);
   return kernel;
@@ -387,13 +404,13 @@ void infer_nothing(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 // Registers an operation for processors; says what keeps it from that.
-bool registered(const char* name, const char* types, const char* tensors, void (*compute)(void*, TF_OpKernelContext*),
+bool registered(const char* name, const std::vector<const char*>& types, const char* tensors, void (*compute)(void*, TF_OpKernelContext*),
                 void (*infer)(TF_ShapeInferenceContext*, TF_Status*)) {
   TF_Status* status = TF_NewStatus();
   TF_OpDefinitionBuilder* operation = TF_NewOpDefinitionBuilder(name);
   const bool is_list = std::string(tensors).find('*') != std::string::npos;
   if (is_list) TF_OpDefinitionBuilderAddAttr(operation, "n: int >= 1");
-  TF_OpDefinitionBuilderAddAttr(operation, types);
+  for (const char* attribute : types) TF_OpDefinitionBuilderAddAttr(operation, attribute);
   for (const char* attribute : {"collective: string", "ring: int", "option: int = 0"})
     TF_OpDefinitionBuilderAddAttr(operation, attribute);
   TF_OpDefinitionBuilderAddInput(operation, (std::string("tensors: ") + tensors).c_str());
@@ -414,12 +431,12 @@ bool registered(const char* name, const char* types, const char* tensors, void (
   return done;
 }
 
-constexpr char kNumbers[] = "T: {float, double, int32, int64, half, bfloat16}";
+const std::vector<const char*> kNumbers = {"T: {float, double, int32, int64, half, bfloat16}", "sent_as: type"};
 const bool are_registered = registered("KerasParSharedAllReduce", kNumbers, "n * T", all_reduce, infer_shapes) &&
                             registered("KerasParSharedReduceScatter", kNumbers, "n * T", reduce_scatter, infer_nothing) &&
-                            registered("KerasParSharedAllGather", "T: list(type)", "T", all_gather, infer_nothing) &&
-                            registered("KerasParSharedAllToAll", "T: type", "T", all_to_all, infer_shapes) &&
-                            registered("KerasParSharedBroadcast", "T: list(type)", "T", broadcast, infer_shapes);
+                            registered("KerasParSharedAllGather", {"T: list(type)"}, "T", all_gather, infer_nothing) &&
+                            registered("KerasParSharedAllToAll", {"T: type"}, "T", all_to_all, infer_shapes) &&
+                            registered("KerasParSharedBroadcast", {"T: list(type)"}, "T", broadcast, infer_shapes);
 
 }  // namespace
 }  // namespace keras_par
