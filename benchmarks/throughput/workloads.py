@@ -14,7 +14,7 @@ class Workload:
         rows: makes that many rows, as (inputs, targets).
         build: makes the Keras model, which ends in logits.
         rows_per_rank: of a step.
-        num_steps: of an epoch; an epoch should last about a second.
+        num_steps: of an epoch, which should last a second or more, since its begin and end count.
         learning_rate: of plain gradient descent; None means Adam.
     """
 
@@ -126,7 +126,7 @@ WORKLOADS = {
     "mlp": Workload(images(28, 28, 1), mlp, rows_per_rank=32, num_steps=400),
     "wide": Workload(images(28, 28, 1), wide, rows_per_rank=64, num_steps=6, learning_rate=None),
     "cnn": Workload(images(28, 28, 1), cnn, rows_per_rank=32, num_steps=150),
-    "resnet": Workload(images(32, 32, 3), resnet, rows_per_rank=32, num_steps=5),
+    "resnet": Workload(images(32, 32, 3), resnet, rows_per_rank=32, num_steps=20),
     "gpt": Workload(texts, gpt, rows_per_rank=4, num_steps=6, learning_rate=None),
     "recommender": Workload(ratings, recommender, rows_per_rank=256, num_steps=100),
 }

@@ -69,11 +69,14 @@ inline uint32_t bits_of(float number) {
 
 inline float widened(Bfloat16 number) { return float_of(uint32_t(number.bits) << 16); }
 
-inline void narrowed(float number, Bfloat16& result) {
+// The bits of the nearest number whose lower half is empty.
+inline uint32_t rounded_bits(float number) {
   const uint32_t bits = bits_of(number);
-  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  result.bits = uint16_t(number != number ? (bits >> 16) | 0x40 : rounded);
+  const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  return (number != number ? bits | 0x400000 : rounded) & 0xffff0000;
 }
+
+inline void narrowed(float number, Bfloat16& result) { result.bits = uint16_t(rounded_bits(number) >> 16); }
 
 // The power of two moves the exponent from one type's range to the other's, also of what is below the least normal one.
 inline float widened(Half number) {
@@ -141,24 +144,46 @@ const Number* narrow(const Sum* sums, [[maybe_unused]] Number* room, [[maybe_unu
   }
 }
 
-// Reduces `count` numbers of each of `size` ranks, at `source(rank)`, and calls `put(to, from, how many)` with the results,
-// which go to `result`: one of the ranks' places, or one for another type.
-template <Op op, class Number, class Result, class Source, class Put>
-void reduce_numbers(Result* result, size_t count, int size, Source source, Put put) {
-  using Sum = typename Wide<Number>::type;
+// As `narrow`, with the results at `to`.
+template <class Number, class Sum>
+void narrow_to(const Sum* sums, Number* to, size_t count) {
+  const Number* const results = narrow(sums, to, count);
+  if (results != to) std::memcpy(to, results, count * sizeof(Number));
+}
+
+// Rounds `count` numbers to those that ranks send, but leaves them in their own type. Returns `to`, where they are.
+template <class Sent>
+const float* round_to(const float* from, float* to, size_t count) {
+  if constexpr (std::is_same_v<Sent, Bfloat16>) {
+    for (size_t i = 0; i < count; ++i) to[i] = float_of(rounded_bits(from[i]));
+  } else {
+    constexpr size_t kBlock = 1024;
+    Sent room[kBlock];
+    for (size_t begin = 0; begin < count; begin += kBlock) {
+      const size_t length = std::min(kBlock, count - begin);
+      narrow(from + begin, room, length);
+      widen(room, to + begin, length);
+    }
+  }
+  return to;
+}
+
+// Reduces `count` numbers of each of `size` ranks and calls `put(at, sums, how many)` for each block of them, where
+// `at(rank, begin, room, length)` says where these numbers of a rank are in the type in which they are reduced.
+template <Op op, class Sum, class At, class Put>
+void reduce_blocks(size_t count, int size, At at, Put put) {
   constexpr size_t kBlock = 1024;
   Sum sums[kBlock], room[kBlock];
-  Number results[kBlock];
   const ExactlySmall mode;
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t length = std::min(kBlock, count - begin);
-    const Sum* first = widen(source(0) + begin, sums, length);
+    const Sum* first = at(0, begin, sums, length);
     for (int rank = 1; rank < size; ++rank) {
-      const Sum* next = widen(source(rank) + begin, room, length);
+      const Sum* next = at(rank, begin, room, length);
       for (size_t i = 0; i < length; ++i) sums[i] = both<op>(first[i], next[i]);
       first = sums;
     }
-    put(result + begin, narrow(sums, results, length), length);
+    put(begin, first, length);
   }
 }
 

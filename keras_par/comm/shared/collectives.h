@@ -28,11 +28,24 @@ struct Given {
   }
 };
 
-// A part of what a rank gives, in bytes as they are sent, and where it goes.
+// A part of what a rank gives, in bytes as they are sent, where it goes, and where this rank's own is, to be reduced.
 struct Part {
   size_t begin, bytes;
   char* to;
+  const char* from = nullptr;
 };
+
+// Puts numbers into a slot in the type that ranks send.
+template <class Number, class Sent>
+void put_narrowed(const Ring& ring, Sent* slot, const Number* numbers, size_t count) {
+  constexpr size_t kBlock = 4096;
+  Sent room[kBlock];
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t length = std::min(kBlock, count - begin);
+    const Sent* const narrowed = narrow(numbers + begin, room, length);
+    ring.put(reinterpret_cast<char*>(slot + begin), reinterpret_cast<const char*>(narrowed), length * sizeof(Sent));
+  }
+}
 
 // Puts what is given into slots, in their order, as numbers of the type `Sent` where the tensors have another one.
 template <class Number, class Sent = Number>
@@ -57,15 +70,9 @@ class Filler {
     if constexpr (std::is_same_v<Number, Sent>) {
       ring_.put(slot, from + done_, bytes);
     } else {
-      constexpr size_t kBlock = 4096;
-      Sent narrowed[kBlock];
       const ExactlySmall mode;
-      const Number* numbers = reinterpret_cast<const Number*>(from) + done_ / sizeof(Sent);
-      for (size_t begin = 0, count = bytes / sizeof(Sent); begin < count; begin += kBlock) {
-        const size_t length = std::min(kBlock, count - begin);
-        narrow(numbers + begin, narrowed, length);
-        ring_.put(slot + begin * sizeof(Sent), reinterpret_cast<const char*>(narrowed), length * sizeof(Sent));
-      }
+      const Number* const numbers = reinterpret_cast<const Number*>(from) + done_ / sizeof(Sent);
+      put_narrowed(ring_, reinterpret_cast<Sent*>(slot), numbers, bytes / sizeof(Sent));
     }
   }
 
@@ -90,8 +97,7 @@ class Finder {
  public:
   explicit Finder(const std::vector<Part>& parts) : parts_(parts) {}
 
-  // Calls action(offset within the chunk, bytes, where the part goes, bytes of it before these) for what lies in the
-  // chunk.
+  // Calls action(offset within the chunk, bytes, the part, bytes of it before these) for what lies in the chunk.
   template <class Action>
   void operator()(uint32_t chunk, Action action) {
     const size_t begin = size_t(chunk) * kChunk, end = begin + kChunk;
@@ -99,7 +105,7 @@ class Finder {
     for (size_t i = next_; i < parts_.size() && parts_[i].begin < end; ++i) {
       const Part& part = parts_[i];
       const size_t from = std::max(begin, part.begin), to = std::min(end, part.begin + part.bytes);
-      if (from < to) action(from - begin, to - from, part.to, from - part.begin);
+      if (from < to) action(from - begin, to - from, part, from - part.begin);
     }
   }
 
@@ -113,21 +119,28 @@ class Finder {
 template <Op op, class Number, class Sent = Number>
 std::string reduce(Ring& ring, const Collective& collective, const Given& given, const std::vector<Part>& parts,
                    bool is_for_all) {
+  using Sum = typename Wide<Sent>::type;
   const size_t bytes = given.bytes();
   Finder find(parts);
   Filler<Number, Sent> fill(ring, given);
-  const auto at = [](char* to, size_t sent_bytes) { return reinterpret_cast<Number*>(to) + sent_bytes / sizeof(Sent); };
   const auto sent = [&](int of, uint32_t number, size_t offset) {
     return reinterpret_cast<Sent*>(ring.slot(of, number) + offset);
   };
-  const auto add_up = [&](uint32_t number, size_t offset, size_t bytes, auto* to, auto put) {
-    const auto source = [&](int of) { return sent(of, number, offset); };
-    reduce_numbers<op, Sent>(to, bytes / sizeof(Sent), ring.size, source, put);
-  };
   if (!is_for_all || ring.size < kRanksOfParts || bytes < kBytesOfParts)
     return ring.pass(collective, bytes, fill, [&](uint32_t chunk, uint32_t number) {
-      find(chunk, [&](size_t offset, size_t count, char* to, size_t before) {
-        add_up(number, offset, count, at(to, before), take<Number, Sent>);
+      find(chunk, [&](size_t offset, size_t count, const Part& part, size_t before) {
+        // A rank's own numbers it still has in a cache, which slots may have gone past.
+        const Number* const own = reinterpret_cast<const Number*>(part.from) + before / sizeof(Sent);
+        Number* const to = reinterpret_cast<Number*>(part.to) + before / sizeof(Sent);
+        const auto at = [&](int of, size_t begin, Sum* room, size_t length) -> const Sum* {
+          if (of != ring.rank) return widen(sent(of, number, offset) + begin, room, length);
+          if constexpr (std::is_same_v<Number, Sent>) return widen(own + begin, room, length);
+          else return round_to<Sent>(own + begin, room, length);
+        };
+        reduce_blocks<op, Sum>(count / sizeof(Sent), ring.size, at, [&](size_t begin, const Sum* sums, size_t length) {
+          if constexpr (std::is_same_v<Number, Sent>) narrow_to(sums, to + begin, length);
+          else round_to<Sent>(sums, to + begin, length);
+        });
       });
     });
   // The part of a chunk that a rank adds up begins at a multiple of a cache's line.
@@ -136,19 +149,24 @@ std::string reduce(Ring& ring, const Collective& collective, const Given& given,
   return ring.pass(
       collective, bytes, fill,
       [&](uint32_t chunk, uint32_t number) {
-        const size_t begin = begin_of(ring.rank, length_of(chunk)), end = begin_of(ring.rank + 1, length_of(chunk));
-        const auto put = [&](Sent* to, const Sent* from, size_t count) {
-          ring.put(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), count * sizeof(Sent));
+        const size_t from = begin_of(ring.rank, length_of(chunk)), end = begin_of(ring.rank + 1, length_of(chunk));
+        const auto at = [&](int of, size_t begin, Sum* room, size_t length) {
+          return widen(sent(of, number, from) + begin, room, length);
         };
-        add_up(number, begin, end - begin, sent(ring.rank, number, begin), put);
+        Sent* const to = sent(ring.rank, number, from);
+        reduce_blocks<op, Sum>((end - from) / sizeof(Sent), ring.size, at,
+                               [&](size_t begin, const Sum* sums, size_t length) {
+                                 put_narrowed(ring, to + begin, sums, length);
+                               });
       },
       [&](uint32_t chunk, uint32_t number) {
-        find(chunk, [&](size_t offset, size_t count, char* to, size_t before) {
+        find(chunk, [&](size_t offset, size_t count, const Part& part, size_t before) {
           for (int of = 0; of < ring.size; ++of) {
             const size_t from = std::max(offset, begin_of(of, length_of(chunk)));
             const size_t end = std::min(offset + count, begin_of(of + 1, length_of(chunk)));
-            if (from < end)
-              take<Number, Sent>(at(to, before + (from - offset)), sent(of, number, from), (end - from) / sizeof(Sent));
+            if (from >= end) continue;
+            Number* const to = reinterpret_cast<Number*>(part.to) + (before + from - offset) / sizeof(Sent);
+            take(to, sent(of, number, from), (end - from) / sizeof(Sent));
           }
         });
       });
@@ -160,8 +178,8 @@ inline std::string copy(Ring& ring, const Collective& collective, const Given& g
   std::vector<Finder> find(parts.begin(), parts.end());
   return ring.pass(collective, bytes, Filler<char>(ring, given), [&](uint32_t chunk, uint32_t number) {
     for (int of = 0; of < ring.size; ++of)
-      find[of](chunk, [&](size_t offset, size_t count, char* to, size_t before) {
-        std::memcpy(to + before, ring.slot(of, number) + offset, count);
+      find[of](chunk, [&](size_t offset, size_t count, const Part& part, size_t before) {
+        std::memcpy(part.to + before, ring.slot(of, number) + offset, count);
       });
   });
 }

@@ -249,7 +249,7 @@ void all_reduce(void* kernel, TF_OpKernelContext* context) {
     run.expect(type = its_type, dims);
     const auto [to, from] = run.output_like_input(i, dims);
     const size_t bytes = sent_bytes(bytes_of(type, dims), type, run.kernel.sent_as);
-    parts.push_back({given.bytes(), bytes, to});
+    parts.push_back({given.bytes(), bytes, to, from});
     given.pieces.push_back({from, bytes});
   }
   run.pass([&](const Collective& collective) {
@@ -270,10 +270,12 @@ void reduce_scatter(void* kernel, TF_OpKernelContext* context) {
     run.expect(type = TF_TensorType(tensor), dims);
     const size_t bytes = sent_bytes(TF_TensorByteSize(tensor), type, run.kernel.sent_as);
     const size_t row = dims[0] == 0 ? 0 : bytes / dims[0];
+    const size_t own_row = dims[0] == 0 ? 0 : TF_TensorByteSize(tensor) / dims[0];
     const auto [first, count] = rows_of(run.ring->rank, run.ring->size, dims[0]);
     dims[0] = count;
-    parts.push_back({given.bytes() + first * row, count * row, run.output(i, type, dims)});
-    given.pieces.push_back({static_cast<const char*>(TF_TensorData(tensor)), bytes});
+    const char* const from = static_cast<const char*>(TF_TensorData(tensor));
+    parts.push_back({given.bytes() + first * row, count * row, run.output(i, type, dims), from + first * own_row});
+    given.pieces.push_back({from, bytes});
   }
   run.pass([&](const Collective& collective) {
     return reduced(*run.ring, collective, given, parts, false, Op::kSum, type, run.kernel.sent_as);
