@@ -48,6 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="writes all figures to this file")
     parser.add_argument("--plot", type=Path, help="draws them into this file, which ends in .png or .svg")
     args = parser.parse_args(arguments)
+    if args.rounds < 2:
+        parser.error("--rounds must be at least 2, for quartiles")
     results = []
     for name in args.workloads:
         fitting = [system for system in args.systems if name in (SYSTEMS[system].only or WORKLOADS)]

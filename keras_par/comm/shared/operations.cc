@@ -211,7 +211,7 @@ std::string reduced(Ring& ring, const Collective& collective, const Given& given
 
 std::string reduced(Ring& ring, const Collective& collective, const Given& given, const std::vector<Part>& parts,
                     bool is_for_all, Op op, TF_DataType type, TF_DataType sent_as) {
-  if (type != sent_as && op == Op::kSum && type == TF_FLOAT) {
+  if (type == TF_FLOAT && op == Op::kSum) {
     if (sent_as == TF_HALF) return reduce<Op::kSum, float, Half>(ring, collective, given, parts, is_for_all);
     if (sent_as == TF_BFLOAT16) return reduce<Op::kSum, float, Bfloat16>(ring, collective, given, parts, is_for_all);
   }
@@ -406,7 +406,8 @@ void infer_nothing(TF_ShapeInferenceContext* context, TF_Status* status) {
 }
 
 // Registers an operation for processors; says what keeps it from that.
-bool registered(const char* name, const std::vector<const char*>& types, const char* tensors, void (*compute)(void*, TF_OpKernelContext*),
+bool registered(const char* name, const std::vector<const char*>& types, const char* tensors,
+                void (*compute)(void*, TF_OpKernelContext*),
                 void (*infer)(TF_ShapeInferenceContext*, TF_Status*)) {
   TF_Status* status = TF_NewStatus();
   TF_OpDefinitionBuilder* operation = TF_NewOpDefinitionBuilder(name);
