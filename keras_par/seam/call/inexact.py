@@ -70,8 +70,8 @@ def say_of_unknown_length(binding: Binding, model: keras.Model) -> None:
     if (draws or counts) and not model.run_eagerly:
         binding.say(
             "the data's length is unknown, and at its end one process counts one step too many, in its optimizer's "
-            "iterations and its random numbers, which ranks do not: data.apply(tf.data.experimental."
-            "assert_cardinality(n)) or steps_per_execution=2 make both the same",
+            "iterations and its random numbers, and ranks count right: data.apply(tf.data.experimental."
+            "assert_cardinality(n)) or steps_per_execution=2 make one process count right, too",
         )
 
 
