@@ -200,6 +200,17 @@ def test_no_traceback():
     assert summarize(["something", "else"]) == (None, None)
 
 
+def test_marks_below_code_that_have_lost_their_indent_are_no_exception():
+    frames = [
+        '  File "/home/me/train.py", line 3, in read',
+        "    next(rows)",
+        "^^^^~~^ ",
+        '  File "/home/me/b.py", line 9',
+    ]
+    lines = ["Traceback (most recent call last):", *frames, "    raise ValueError(1)", "ValueError: 1"]
+    assert summarize(lines) == ("ValueError: 1", "/home/me/b.py:9: raise ValueError(1)")
+
+
 def test_stacks_are_shown_without_the_insides_of_libraries(tmp_path):
     with (tmp_path / "stacks").open("w+") as file:
         faulthandler.dump_traceback(file, all_threads=True)

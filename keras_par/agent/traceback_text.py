@@ -9,6 +9,7 @@ from pathlib import Path
 
 BEGIN = "Traceback (most recent call last):"
 FRAME = re.compile(r'\s+File "(?P<path>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
+INDENTED = re.compile(r"\s|[\s^~]+$")  # as a frame's lines; of marks below its code a part may be lost
 SYNTAX = re.compile(r"(Syntax|Indentation|Tab)Error: ")
 PYTEST = re.compile(r"E\s{2,}(?P<error>[\w.]*(Error|Exception|Warning|Exit|Failed)\b.*)$")
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -31,13 +32,13 @@ def summarize(lines: Sequence[str]) -> tuple[str | None, str | None]:
 
 def exception(lines: Sequence[str]) -> str | None:
     """The first line of a traceback that is not indented: a frame's lines are."""
-    return next((line.rstrip() for line in lines if line.strip() and not line[0].isspace()), None)
+    return next((line.rstrip() for line in lines if line.strip() and not INDENTED.match(line)), None)
 
 
 def user_frame(lines: Sequence[str]) -> str | None:
     found = None
     for number, line in enumerate(lines):
-        if line.strip() and not line[0].isspace():
+        if line.strip() and not INDENTED.match(line):
             break  # the exception, which ends the frames
         match = FRAME.match(line.rstrip())
         if match and is_user_code(match["path"]):
