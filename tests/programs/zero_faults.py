@@ -39,12 +39,12 @@ def before_collective(kind: str, times: int) -> None:
     """The moment is the beginning of a collective in a step, in which the other ranks are by then."""
     collective = getattr(SharedMemoryCommunicator, kind)
 
-    def replacement(self, given, name):
+    def replacement(self, given, name, *options):
         if tf.executing_eagerly():
-            return collective(self, given, name)
+            return collective(self, given, name, *options)
         with tf.control_dependencies([tf.py_function(lambda: die_at(kind, times), [], [])]):
             given = [tf.identity(each) for each in given] if isinstance(given, list) else tf.identity(given)
-        return collective(self, given, name)
+        return collective(self, given, name, *options)
 
     setattr(SharedMemoryCommunicator, kind, replacement)
 
