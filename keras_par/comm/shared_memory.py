@@ -71,7 +71,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.road("all_reduce", tensors, op) == "horovod":
             return self.inner.all_reduce(tensors, name, op, sent_as)
-        if is_cast(tensors, op, sent_as):
+        if must_be_cast(tensors, op, sent_as):
             return cast_to_send(lambda given: self.all_reduce(given, name, op), tensors, sent_as)
         return self._run("all_reduce", tensors, name, OPS.index(op), sent_as=sent_as or tensors[0].dtype)
 
@@ -79,7 +79,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.road("reduce_scatter", tensors) == "horovod":
             return self.inner.reduce_scatter(tensors, name, sent_as)
-        if is_cast(tensors, "sum", sent_as):
+        if must_be_cast(tensors, "sum", sent_as):
             return cast_to_send(lambda given: self.reduce_scatter(given, name), tensors, sent_as)
         results = self._run("reduce_scatter", tensors, name, sent_as=sent_as or tensors[0].dtype)
         for result, tensor in zip(results, tensors, strict=True):
@@ -136,10 +136,12 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         if self._library is not None:
             self._library.functions.keras_par_shared_leave(self._ring)
 
-    def _run(self, kind: str, tensors: Sequence[Any], name: str, option: int = 0, **more: Any) -> list[tf.Tensor]:
+    def _run(
+        self, kind: str, tensors: Sequence[Any], name: str, option: int = 0, sent_as: tf.DType | None = None
+    ) -> list[tf.Tensor]:
         """An operation of the library, in the graph being traced."""
         assert self._library is not None
-        return run(self._library.operations, kind, tensors, name, self._ring, option, **more)
+        return run(self._library.operations, kind, tensors, name, self._ring, option, sent_as)
 
     def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
         return collective(tensors)
@@ -151,14 +153,20 @@ class SharedMemoryCommunicator(WrappedCommunicator):
 _order: tf.Variable | None = None
 
 
-def is_cast(tensors: Sequence[tf.Tensor], op: str, sent_as: tf.DType | None) -> bool:
-    """True if the library does not change these tensors' dtype on their way."""
+def must_be_cast(tensors: Sequence[tf.Tensor], op: str, sent_as: tf.DType | None) -> bool:
+    """True if these tensors are to be sent in a dtype that the library does not give them on their way."""
     is_changed = op == "sum" and tensors[0].dtype == tf.float32 and sent_as in (tf.float16, tf.bfloat16)
     return sent_as not in (None, tensors[0].dtype) and not is_changed
 
 
 def run(
-    operations: Any, kind: str, tensors: Sequence[Any], name: str, ring: int, option: int, **more: Any
+    operations: Any,
+    kind: str,
+    tensors: Sequence[Any],
+    name: str,
+    ring: int,
+    option: int,
+    sent_as: tf.DType | None = None,
 ) -> list[tf.Tensor]:
     """An operation in the graph being traced, after all through shared memory that the program has come to before.
 
@@ -169,11 +177,12 @@ def run(
         name: the collective's.
         ring: the memory's number.
         option: which reduction, or which rank is the root.
-        more: `sent_as` of a reduction, the dtype in which numbers lie in the memory.
+        sent_as: of a reduction, the dtype in which numbers lie in the memory.
     """
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
     operation = getattr(operations, f"keras_par_shared_{kind}")
     is_one = kind == "all_to_all"
+    more = {} if sent_as is None else {"sent_as": sent_as}
 
     def make(after: tf.Tensor, order: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         results, token = operation(
@@ -221,5 +230,5 @@ def gradients(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor |
         raise ValueError(f"keras-par: the {OPS[option]} over the ranks in {name} has no gradient: use kp.ops.")
     operations = tf.load_op_library(str(native.library()))
     ring, sent_as = operation.get_attr("ring"), operation.get_attr("sent_as")
-    sums = run(operations, "all_reduce", upstream[:-1], f"{name}.gradient", ring, option, sent_as=sent_as)
+    sums = run(operations, "all_reduce", upstream[:-1], f"{name}.gradient", ring, option, sent_as)
     return [*sums, None, None]
