@@ -60,8 +60,7 @@ def test_a_rank_that_is_killed(engine, job):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_agent_that_is_killed(engine, trio, job, tmp_path):
     """What started it on its host ends, too, at once, though no agent is left there to see to that."""
-    folders = Path("/tmp").glob
-    kept = set(folders("ompi.*/*"))
+    kept = sessions()
     training = job("--engine", engine, *TOGETHER, program("train"), tmp_path / "checkpoints", 500)
     training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
     [agent] = [pid for pid in trio.pids(SECOND) if "-m keras_par.agent" in jobs.command_of(pid)]
@@ -69,7 +68,7 @@ def test_an_agent_that_is_killed(engine, trio, job, tmp_path):
     ended = training.wait()
     assert ended.status == 1
     assert f"Rank 1 on host {SECOND} vanished together with the agent that watched it" in ended.last_panel
-    assert set(folders("ompi.*/*")) <= kept
+    assert sessions() <= kept
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -139,6 +138,11 @@ def test_hosts_that_do_not_reach_each_other(engine, trio, job, tmp_path):
         assert f"hosts {SECOND} (rank 1) and {THIRD} (rank 2) do not reach each other" in hang["text"]
     finally:
         trio.join(SECOND, THIRD)
+
+
+def sessions() -> set[Path]:
+    """The folders of Open MPI's daemons on the hosts."""
+    return {path for name in NAMES for path in Path("/tmp").glob(f"ompi.{name}.*/*")}
 
 
 def began(trouble, ended) -> float:

@@ -1,6 +1,7 @@
 """Which world comes next, what of the worlds before counts, and what the page of a run says of them."""
 
 import argparse
+import threading
 import time
 
 import pytest
@@ -15,7 +16,7 @@ from keras_par.launch.account import Account
 from keras_par.launch.cli import main
 from keras_par.launch.wanted import Span, UsageError, limits_of
 from keras_par.launch.watch import Watch
-from keras_par.launch.worlds import ChangingWorlds, FixedWorlds, Limits
+from keras_par.launch.worlds import AwaitedWorlds, ChangingWorlds, FixedWorlds, Limits
 from keras_par.report import head, page, run_folder
 from tests import run_folders, worlds
 
@@ -142,6 +143,24 @@ def test_a_lost_host_is_left_out_and_one_that_kills_gets_fewer_ranks(cluster):
     assert "host a gets one rank less for 10 s" in said[1]
     asked.lose("localhost")  # where the launcher is
     assert len(said) == 2
+
+
+def test_a_world_of_the_same_hosts_waits_for_one_that_was_lost(cluster):
+    said: list[str] = []
+    found = [Place(0, "a"), Place(1, "b")]
+    asked = AwaitedWorlds(found, 0.1, AS_SET, said.append)
+    cluster.add("b")
+    assert asked.next(lambda: False) == found and said == []  # it was not lost
+    asked.lose("b")
+    with pytest.raises(ClusterError, match=r"host b cannot be reached after 0\.1 s \(no route\): bring it back"):
+        asked.next(lambda: False)
+    assert said == ["waiting for host b, which cannot be reached (no route)"]
+    patient = AwaitedWorlds(found, 60, AS_SET, said.append)
+    patient.lose("b")
+    with pytest.raises(ClusterError):
+        patient.next(lambda: True)
+    threading.Timer(0.1, cluster.clear).start()
+    assert patient.next(lambda: False) == found and not cluster
 
 
 def test_hosts_that_cannot_be_read_end_no_world(cluster):

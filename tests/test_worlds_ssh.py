@@ -4,6 +4,7 @@ The hosts are network namespaces with OpenSSH servers of their own, which only r
 """
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ pytestmark = [
 FIRST, SECOND, THIRD = NAMES = ("kp-worlds-0", "kp-worlds-1", "kp-worlds-2")
 ENGINES = ("mpi", "gloo")
 NUM_EPOCHS = 16
+AWAY_SECONDS = 10  # longer than ssh tries
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,26 @@ def test_a_spare_host_takes_a_lost_ones_place(trio, residents, undisturbed, tmp_
     assert ended.status == 0, ended.stderr
     found = of_kind(tmp_path / "out", "world")
     assert [world["hosts"] for world in found] == [[FIRST, SECOND], [FIRST, THIRD]]
+    assert worlds.are_equal(worlds.weights(tmp_path), undisturbed)
+
+
+def test_a_host_that_starts_anew_is_waited_for(trio, residents, undisturbed, tmp_path):
+    """Where no other may take its place: its processes end, and a moment later nothing answers there for a while."""
+    options = ["-H", f"{FIRST}:1,{SECOND}:1", "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
+    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
+    trio.end(SECOND, residents.of(SECOND))
+    time.sleep(0.5)
+    trio.unplug(SECOND)
+    try:
+        worlds.wait_until(job, lambda: of_kind(tmp_path / "out", "restart"))
+        time.sleep(AWAY_SECONDS)
+    finally:
+        trio.plug(SECOND)
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    assert f"waiting for host {SECOND}, which cannot be reached (ssh: connect to host" in ended.stderr
+    assert [world["hosts"] for world in of_kind(tmp_path / "out", "world")] == [[FIRST, SECOND]] * 2
     assert worlds.are_equal(worlds.weights(tmp_path), undisturbed)
 
 

@@ -27,7 +27,7 @@ from keras_par.launch.wanted import (
     places_of,
     variables_of,
 )
-from keras_par.launch.worlds import ChangingWorlds, FixedWorlds
+from keras_par.launch.worlds import AwaitedWorlds, ChangingWorlds, FixedWorlds
 
 ELASTIC_SECONDS = 600.0  # as horovodrun has it
 
@@ -109,7 +109,7 @@ def add_worlds(worlds: argparse._ArgumentGroup) -> None:
         type=seconds,
         default=ELASTIC_SECONDS,
         metavar="SECONDS",
-        help="to wait for hosts where too few ranks fit (default: %(default)g)",
+        help="to wait for hosts that are lost or missing (default: %(default)g)",
     )
 
 
@@ -178,12 +178,11 @@ def run(arguments: argparse.Namespace) -> int:
             return engines.plan(engine, found, command, os.environ, given, ssh)
 
         console = Console()
-        worlds, first = worlds_of(arguments, ssh, console)
+        worlds, first = worlds_of(arguments, engine, ssh, console)
         if arguments.dry_run:
             print(shown(plan(first)))
             return 0
-        is_by_srun = engine == "mpi" and is_in_allocation(os.environ)
-        if isinstance(worlds, FixedWorlds) and not plan(first).is_one_host and not is_by_srun:
+        if isinstance(worlds, AwaitedWorlds) and not plan(first).is_one_host:
             require_reachable([place.host for place in first], ssh)
         if arguments.background:
             return background.start(arguments)
@@ -205,7 +204,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def worlds_of(
-    arguments: argparse.Namespace, ssh: Ssh, console: Console
+    arguments: argparse.Namespace, engine: str, ssh: Ssh, console: Console
 ) -> tuple[ChangingWorlds | FixedWorlds, list[Place]]:
     """The worlds of the job, and the first if all hosts can be reached.
 
@@ -216,7 +215,9 @@ def worlds_of(
     limits = limits_of(arguments)
     if limits is None:
         found = places_of(arguments)
-        return FixedWorlds(found), found
+        if engine == "mpi" and is_in_allocation(os.environ):  # mpirun gets to the hosts by srun, and ssh may not
+            return FixedWorlds(found), found
+        return AwaitedWorlds(found, arguments.elastic_timeout, ssh, console.say), found
     hosts = hosts_of(arguments)[: limits.most_hosts]
     slots = sum(host.slots for host in hosts)
     worlds = ChangingWorlds(lambda: hosts_of(arguments), limits, arguments.elastic_timeout, ssh, console.say)

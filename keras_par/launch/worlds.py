@@ -83,6 +83,41 @@ class FixedWorlds(Worlds):
         pass
 
 
+class AwaitedWorlds(FixedWorlds):
+    """The same world each time, once the hosts that were lost are back.
+
+    Args:
+        found: where its ranks run.
+        timeout: seconds to wait for hosts.
+        ssh: how to get to them.
+        say: tells the user a sentence.
+    """
+
+    def __init__(self, found: Sequence[Place], timeout: float, ssh: Ssh, say: Callable[[str], None]):
+        super().__init__(found)
+        self._timeout, self._ssh, self._say = timeout, ssh, say
+        self._lost: list[str] = []
+
+    def next(self, is_over: Callable[[], bool]) -> list[Place]:
+        deadline, is_told = time.monotonic() + self._timeout, False
+        while missing := obstacles(self._lost, self._ssh):
+            host, why = next(iter(missing.items()))
+            if is_over() or time.monotonic() > deadline:
+                raise ClusterError(
+                    f"keras-par: host {host} cannot be reached after {self._timeout:g} s ({why}): bring it back and "
+                    "start again, or give --min-np to go on without lost hosts."
+                )
+            if not is_told:
+                is_told = True
+                self._say(f"waiting for host {host}, which cannot be reached ({why})")
+            time.sleep(LOOK_SECONDS)
+        self._lost = []
+        return super().next(is_over)
+
+    def lose(self, host: str) -> None:
+        self._lost.append(host)
+
+
 class ChangingWorlds(Worlds):
     """Worlds of the hosts that there are when each begins.
 
