@@ -4,7 +4,6 @@ The hosts are network namespaces with OpenSSH servers of their own, which only r
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,42 +14,19 @@ from pathlib import Path
 import pytest
 
 from keras_par.base.version import VERSION
-from tests.hosts import jobs
 from tests.hosts.clock import clock_ahead
-from tests.hosts.namespaces import FILES, ONLY_ROOT, hosts
-from tests.hosts.openssh import NOT_INSTALLED, SERVER, server, servers
+from tests.hosts.marks import ON_HOSTS
+from tests.hosts.namespaces import FILES
+from tests.hosts.openssh import server
 from tests.launcher import Ended, program, run
 from tests.ranks.pool import REPOSITORY
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT),
-]
+pytestmark = ON_HOSTS
 FIRST, SECOND, THIRD = NAMES = ("kp-ssh-0", "kp-ssh-1", "kp-ssh-2")
 ENGINES = ("mpi", "gloo")
 TOGETHER = ("-H", f"{FIRST}:1,{SECOND}:1")
 PORT = "2222"  # of a server with something that the others do not have
 WIDE = "512"  # units, whose gradients are longer than what a narrow link lets through at once
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Three hosts with OpenSSH servers, and the folder of their keys."""
-    assert Path(SERVER).exists(), NOT_INSTALLED
-    with hosts(*NAMES) as all_three, servers(all_three) as keys:
-        yield all_three, keys
-
-
-@pytest.fixture(scope="module")
-def trio(cluster):
-    return cluster[0]
-
-
-@pytest.fixture
-def job(trio):
-    """A function that starts a job on the first host."""
-    with jobs.starter(trio) as start:
-        yield start
 
 
 @pytest.fixture

@@ -12,32 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import jobs
-from tests.hosts.namespaces import ONLY_ROOT, hosts
-from tests.hosts.openssh import NOT_INSTALLED, SERVER, servers
+from tests.hosts.marks import ON_HOSTS
 from tests.launcher import of_kind, program
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT),
-]
+pytestmark = ON_HOSTS
 FIRST, SECOND, THIRD = NAMES = ("kp-fault-0", "kp-fault-1", "kp-fault-2")
 ENGINES = ("mpi", "gloo")
 TOGETHER = ("-H", f"{FIRST}:1,{SECOND}:1")
-
-
-@pytest.fixture(scope="module")
-def trio():
-    """Three hosts with OpenSSH servers."""
-    assert Path(SERVER).exists(), NOT_INSTALLED
-    with hosts(*NAMES) as all_three, servers(all_three):
-        yield all_three
-
-
-@pytest.fixture
-def job(trio):
-    """A function that starts a job on the first host."""
-    with jobs.starter(trio) as start:
-        yield start
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -11,16 +11,14 @@ import pytest
 
 from tests.hosts import slurm
 from tests.hosts.jobs import Residents
-from tests.hosts.namespaces import ONLY_ROOT, hosts
+from tests.hosts.marks import ON_HOSTS
+from tests.hosts.namespaces import hosts
 from tests.launcher import program
 from tests.launcher import run as run_here
 from tests.ranks.pool import REPOSITORY
 from tests.tutorials import File, follow, run, steps_of, write
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT),
-]
+pytestmark = ON_HOSTS
 LOGIN, FIRST, SECOND = NAMES = ("login", "worker1", "worker2")
 PAGE = (REPOSITORY / "docs/clusters/slurm.md").read_text()
 WEIGHTS = re.compile(r"weights (\w+)")

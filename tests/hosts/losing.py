@@ -1,0 +1,32 @@
+"""What tests lose hosts of: a training that is long enough, and what its weights are if nothing is lost."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tests import worlds
+from tests.hosts.jobs import Residents, start
+from tests.hosts.namespaces import Hosts
+from tests.launcher import Ended, Job, of_kind
+
+NUM_EPOCHS = 16
+
+
+def left_alone(hosts: Hosts, folder: Path) -> list[np.ndarray]:
+    """The last weights of a rank on each of the first two hosts."""
+    options = ("-H", ",".join(f"{name}:1" for name in hosts.names[:2]))
+    ended = start(hosts, *options, *worlds.arguments(folder, NUM_EPOCHS, checkpoints=False)).wait()
+    assert ended.status == 0, ended.stderr
+    return worlds.weights(folder)
+
+
+def lost_until_it_goes_on(job: Job, hosts: Hosts, host: str, residents: Residents, out: Path) -> Ended:
+    """How a job ends that loses a host, which is back once the job has gone on without."""
+    hosts.lose(host, kept=residents.of(host))
+    try:
+        worlds.wait_until(job, lambda: len(of_kind(out, "resume")) == 1, 90)
+    finally:
+        hosts.plug(host)
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    return ended
