@@ -106,8 +106,8 @@ def interrupted(number: int, where: str, checkpoint: str) -> str:
 
 def worlds(number: int, steps_lost: int, share: float) -> str:
     """What became of the time of a job that was started again."""
-    lost = f"{steps_lost} step{'' if steps_lost == 1 else 's'}"
-    return f"{number} worlds; steps that counted took {100 * share:.1f} % of the time (ETTR), {lost} were done again"
+    lost = "1 step was" if steps_lost == 1 else f"{steps_lost} steps were"
+    return f"{number} worlds; steps that counted took {100 * share:.1f} % of the time (ETTR), {lost} done again"
 
 
 def finished(num_ranks: int, seconds: float, folder: str | None) -> str:

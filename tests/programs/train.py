@@ -21,7 +21,7 @@ import tensorflow as tf
 import keras_par as kp
 
 SECONDS = 6.0  # of a trouble that passes
-PAUSE = 0.02  # of each step, so that there is time to look
+PAUSE = float(os.environ.get("PAUSE", "0.02"))  # seconds, of each step, so that there is time to look
 
 directory, num_epochs, *troubles = sys.argv[1:]
 kp.init()

@@ -12,7 +12,7 @@ import numpy as np
 
 import keras_par as kp
 
-PAUSE = 0.04  # of each step, so that there is time to look
+PAUSE = 0.04  # of each step that something may happen to, so that there is time to look
 STEPS = 40  # of an epoch
 
 directory, num_epochs, path, *rest = sys.argv[1:]
@@ -26,11 +26,12 @@ with kp.DataParallel().scope():
     layers = [keras.layers.Dense(16, "tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((8,)), *layers])
     model.compile("adam", "mse")
-callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(PAUSE))]
+callbacks = []
 if directory != "none":
     every, memory_every = [*map(int, rest), *(7, None)[len(rest) :]]
     checkpoint = kp.callbacks.RankCheckpoint(directory, every=every, memory_every=memory_every)
-    callbacks += [kp.callbacks.Resume(directory), checkpoint]
+    pause = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(PAUSE))
+    callbacks = [pause, kp.callbacks.Resume(directory), checkpoint]
 model.fit(x, y, batch_size=12, epochs=int(num_epochs), callbacks=callbacks, verbose=0)
 if kp.rank() == 0:
     np.savez(path, *model.get_weights())
