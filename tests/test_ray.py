@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -145,6 +146,9 @@ FAILURES = """
     attempt("no placement", fails, placement="SOMEWHERE")
     attempt("no number", fails, num_workers=0)
     attempt("exits", lambda: sys.exit(0))
+    ray.shutdown()
+    ray.init(address=cluster.address, runtime_env={"py_executable": "/nowhere/python"})
+    attempt("no python", fails, start_timeout=4)
     time.sleep(1)
     tell_all()
 """
@@ -162,6 +166,8 @@ def test_failures_raise_the_sentence_of_the_launcher(tmp_path):
     )
     assert "SOMEWHERE" in tell["no placement"] and "num_workers=0 is no number of ranks" in tell["no number"]
     assert "rank 0 ended with status 0 before its function returned" in tell["exits"]
+    assert tell["no python"].startswith("keras-par: the job did not start\nRay ended with status 1 when 0 of 2 ranks")
+    assert re.search(r"The actor of rank \d on node [\d.]+ did not start within 4 s: Ray's lines", tell["no python"])
     assert tell["free"] == 4.0
 
 

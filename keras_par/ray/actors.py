@@ -1,5 +1,6 @@
 """Starts a job's agents by Ray's actors, one on each place of a placement group."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ class RayPlan(Plan):
         bundles: the index in it of each rank's bundle.
         resources: of each bundle.
         content: the function that ranks call, as it was packed.
+        start_seconds: that the actors may take to start.
         results: what ranks returned, pickled, by their numbers; filled as they end.
     """
 
@@ -29,6 +31,7 @@ class RayPlan(Plan):
     bundles: tuple[int, ...]
     resources: Mapping[str, float]
     content: bytes
+    start_seconds: float
     results: dict[int, bytes | None] = field(default_factory=dict)
 
     @property
@@ -60,7 +63,9 @@ class Actors(Started):
             kind.options(**wanted, scheduling_strategy=on_bundle(plan.group, bundle)).remote()
             for bundle in plan.bundles
         ]
-        content, port = ray.put(plan.content), self._actors[0].port.remote()
+        ports = [actor.port.remote() for actor in self._actors]
+        self._starts, self._deadline = dict(zip(ports, plan.places, strict=True)), time.monotonic() + plan.start_seconds
+        content, port = ray.put(plan.content), ports[0]
         size = str(len(self._actors))
         given = {"RANK_SIZE": size, "MASTER_ADDR": plan.places[0].host, "DEVICE_ID": "0", VARIABLE: invitation}
         num_threads = max(1, int(plan.resources.get("CPU", 1)))
@@ -93,7 +98,24 @@ class Actors(Started):
             ready, _ = ray.wait(list(self._runs), num_returns=len(self._runs), timeout=seconds)
             for each in ready:
                 self._take(self._runs.pop(each), each)
+            self._require_started()
         return STATUS if self._complaints else None if self._runs else 0
+
+    def _require_started(self) -> None:
+        """Complains of an actor that has not started in time: Ray itself tries again and again."""
+        import ray
+
+        if self._starts:
+            started, _ = ray.wait(list(self._starts), num_returns=len(self._starts), timeout=0)
+            for each in started:
+                self._starts.pop(each)
+        if self._starts and not self._complaints and time.monotonic() > self._deadline:
+            place = next(iter(self._starts.values()))
+            self._complaints.append(
+                f"The actor of rank {place.rank} on node {place.host} did not start within "
+                f"{self._plan.start_seconds:g} s: Ray's lines that begin with (raylet) say why; if it only takes "
+                "longer, raise start_timeout."
+            )
 
     def _take(self, rank: int, run: Any) -> None:
         """Takes in what a rank returned, or why its actor failed."""

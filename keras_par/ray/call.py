@@ -49,7 +49,7 @@ def run(
             TensorFlow gets as many threads as it has CPUs.
         placement: how Ray spreads the workers over nodes: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
         env: variables that the ranks get besides.
-        start_timeout: seconds that the workers may wait for free resources.
+        start_timeout: seconds that the workers may wait for free resources, and their actors then take to start.
         log_dir: a folder to which the ranks' output is written, too, on each rank's node.
         verbose: True shows all output, as `-v` does.
 
@@ -83,6 +83,7 @@ def run(
             bundles=tuple(bundles),
             resources=resources,
             content=content,
+            start_seconds=start_timeout,
         )
         carry_out(plan, command, log_dir, verbose)
         return [loaded(rank, plan.results.get(rank)) for rank in range(num_workers)]
@@ -104,7 +105,7 @@ def placed(bundles: list[dict[str, float]], placement: Placement, seconds: float
     group = placement_group(bundles, strategy=placement)
     try:
         if not group.wait(seconds):
-            free = {name: amount for name, amount in ray.available_resources().items() if name in bundles[0]}
+            free = {name: ray.available_resources().get(name, 0.0) for name in bundles[0]}
             raise RuntimeError(
                 f"keras-par: Ray had no place for {len(bundles)} worker(s) of {bundles[0]} by {placement} within "
                 f"{seconds:g} s; free are {free} on {len(ray.nodes())} node(s): ask for less, or start more nodes."

@@ -111,7 +111,11 @@ def test_the_train_job_trains_on_two_pods(pods, tmp_path):
     trainer = TRAIN_JOB["trainer"]
     hostfile = tmp_path / "hostfile"
     hostfile.write_text("".join(f"{pod} slots={trainer['numProcPerNode']}\n" for pod in (LAUNCHER, NODE)))
-    changed = {"/etc/mpi/hostfile": hostfile, "train.py": FOLDER / "train.py", "/checkpoints": tmp_path / "ckpt"}
+    changed = {
+        "/etc/mpi/hostfile": hostfile,
+        "train.py": FOLDER / "train.py",
+        "/checkpoints/trainjob": tmp_path / "ckpt",
+    }
     given = {
         "OMPI_MCA_orte_default_hostfile": str(hostfile),
         "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
