@@ -71,6 +71,16 @@ def test_what_cannot_be_gets_a_sentence(arguments, said, shown):
     assert status == 2 and line.startswith("keras-par run: ") and said in line
 
 
+def test_a_launcher_that_srun_has_started_several_times_is_refused(shown, monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "0")  # a batch script has it, too
+    assert shown("-np", 2)[0] == 0
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    status, _, last = shown("-np", 2)
+    assert status == 2 and "srun has started this command 2 times, and each would start all ranks: call" in last
+    monkeypatch.setenv("SLURM_PTY_PORT", "40000")  # the shell of `srun --pty bash`
+    assert shown("-np", 2)[0] == 0
+
+
 def test_in_an_allocation_of_slurm_mpirun_gets_to_other_hosts_by_srun(shown, monkeypatch):
     assert "SLURM_" not in shown("--engine", "mpi", "-H", "a,b")[1]
     monkeypatch.setenv("SLURM_JOBID", "7")

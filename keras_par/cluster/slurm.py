@@ -17,6 +17,13 @@ def is_in_allocation(environ: Mapping[str, str]) -> bool:
     return "SLURM_JOBID" in environ
 
 
+def tasks_of_step(environ: Mapping[str, str]) -> int:
+    """How often srun has started this command at the same time; 1 for a batch script, a shell, and without SLURM."""
+    if "SLURM_PTY_PORT" in environ or "SLURM_PROCID" not in environ:
+        return 1
+    return int(environ.get("SLURM_STEP_NUM_TASKS") or 1)
+
+
 def slurm_hosts(environ: Mapping[str, str]) -> list[Host] | None:
     """The hosts of the SLURM allocation that this process is in, with a slot for each task; None outside of one.
 

@@ -25,6 +25,7 @@ from keras_par.launch.wanted import (
     hosts_of,
     limits_of,
     places_of,
+    require_one_launcher,
     variables_of,
 )
 from keras_par.launch.worlds import AwaitedWorlds, ChangingWorlds, FixedWorlds
@@ -170,6 +171,7 @@ def add_program(program: argparse._ArgumentGroup) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the job that `arguments` describe and returns its exit status; 2 after one sentence about a wrong usage."""
     try:
+        require_one_launcher()
         command = command_of(arguments.is_module, arguments.script, arguments.arguments)
         ssh = Ssh(arguments.ssh_port, arguments.ssh_identity_file)
         engine, given = engines.choose(arguments.engine), variables_of(arguments.env)

@@ -8,12 +8,13 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
+from keras_par.base import rank_variables
 from keras_par.cluster import hosts
 from keras_par.cluster.discovery import discovered
 from keras_par.cluster.environment import find
 from keras_par.cluster.hosts import Host, Place
 from keras_par.cluster.rank_table import read_rank_table
-from keras_par.cluster.slurm import slurm_hosts
+from keras_par.cluster.slurm import slurm_hosts, tasks_of_step
 from keras_par.launch.worlds import Limits
 
 USAGE_STATUS = 2  # as argparse has it
@@ -28,6 +29,20 @@ class Span(NamedTuple):
 
     least: int
     most: int
+
+
+def require_one_launcher() -> None:
+    """Ends what would be several jobs, each with all ranks, that write to the same files.
+
+    Raises:
+        UsageError: srun has started this command several times.
+    """
+    tasks = tasks_of_step(os.environ)
+    if rank_variables.told() is None and tasks > 1:
+        raise UsageError(
+            f"srun has started this command {tasks} times, and each would start all ranks: call 'keras-par run' "
+            "without srun, or start the script itself by srun."
+        )
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits | None:

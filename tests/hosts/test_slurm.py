@@ -102,6 +102,12 @@ def test_more_ranks_than_tasks_start_beside_another_step(shell, scripts):
     assert shown == [f"[0] {FIRST}", f"[1] {FIRST}", f"[2] {SECOND}", f"[3] {SECOND}"], said
 
 
+def test_a_launcher_in_each_task_is_refused(shell, scripts):
+    scripts("none", 1)
+    said = shell("srun --nodes=2 --ntasks=2 keras-par run train.py || true")
+    assert "srun has started this command 2 times" in said and "weights" not in said
+
+
 def test_a_rank_that_fails_is_named_with_its_node(shell, scripts):
     scripts("none", 1, "error@9")
     said, about = batch(shell, "run")
