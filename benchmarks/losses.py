@@ -22,7 +22,7 @@ from keras_par.base import host_memory
 from tests import worlds
 from tests.hosts import jobs
 from tests.hosts.namespaces import Hosts, hosts
-from tests.hosts.openssh import servers
+from tests.hosts.openssh import port, servers, wait_for
 from tests.launcher import Job, events, of_kind
 
 NAMES = ("kp-loss-0", "kp-loss-1", "kp-loss-2")
@@ -41,7 +41,7 @@ class Loss:
         what: "rank" or "host".
         after: seconds from the job's start, or from the end of the loss before.
         away: seconds that a host is away.
-        has_happened: False if the job had ended, or no rank had started.
+        has_happened: False if the job had ended, or nothing of it was there.
     """
 
     what: str
@@ -144,7 +144,9 @@ def undisturbed(all_three: Hosts, trial: Trial, num_epochs: int):
 
 
 def suffer(all_three: Hosts, trial: Trial, expected, num_epochs: int, chance: random.Random) -> None:
-    """Runs a job that loses something, and notes how it ended."""
+    """Runs a job that loses something, and notes how it ended; first makes sure that all hosts are there."""
+    for host in NAMES:
+        wait_for(all_three, host, port())
     residents = jobs.Residents(all_three)
     with tempfile.TemporaryDirectory(prefix="kp-loss-") as name:
         folder = Path(name)
@@ -181,10 +183,10 @@ def strike(all_three: Hosts, trial: Trial, job: Job, residents: jobs.Residents, 
             return
         if loss.what == "host":
             host = chance.choice(NAMES[1 : trial.num_hosts])
+            loss.has_happened = bool(set(all_three.pids(host)) - set(residents.of(host)))
             all_three.lose(host, kept=residents.of(host))
             time.sleep(loss.away)
             all_three.plug(host)
-            loss.has_happened = True
         elif victims := worlds.ranks(job):
             with contextlib.suppress(psutil.NoSuchProcess):
                 chance.choice(victims).kill()
