@@ -14,6 +14,9 @@ from tests.hosts.namespaces import FILES, Hosts, run
 SERVER = "/usr/sbin/sshd"
 NOT_INSTALLED = "there is no OpenSSH server: apt-get install openssh-server"
 START_SECONDS = 10
+# Of sessions. Bash, which this tells to be within another shell, does not read the user's ~/.bashrc: what it starts may
+# take long, or leave a lock where a test kills it.
+PLAIN_SHELL = "SHLVL=1"
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # what a host has of its own
 
 
@@ -59,13 +62,20 @@ def server(
         host: its name.
         keys: the folder with the files `host` and `user.pub`.
         port: of the server.
-        lines: more settings of it; those named first count.
+        lines: more settings of it; those named first count, so that a SetEnv must have PLAIN_SHELL, too.
         covers: what its sessions see in place of a file or a folder, which other sessions see as it is.
     """
     settings = keys / f"sshd_config.{host}.{port}"
     common = [f"HostKey {keys / 'host'}", f"AuthorizedKeysFile {keys / 'user.pub'}", "PasswordAuthentication no"]
     common += ["KbdInteractiveAuthentication no"]  # which PAM would ask for
-    common += [f"Port {port}", "PermitRootLogin yes", "StrictModes no", "PidFile none", "LogLevel QUIET"]
+    common += [
+        f"SetEnv {PLAIN_SHELL}",
+        f"Port {port}",
+        "PermitRootLogin yes",
+        "StrictModes no",
+        "PidFile none",
+        "LogLevel QUIET",
+    ]
     settings.write_text("".join(f"{line}\n" for line in (*lines, *common)))
     mounts = [f"mount --bind {other} {path}" for path, other in (covers or {}).items()]
     start = " && ".join([*mounts, f"exec {SERVER} -D -f {settings}"])

@@ -17,7 +17,7 @@ from keras_par.base.version import VERSION
 from tests.hosts.clock import clock_ahead
 from tests.hosts.marks import ON_HOSTS
 from tests.hosts.namespaces import FILES
-from tests.hosts.openssh import server
+from tests.hosts.openssh import PLAIN_SHELL, server
 from tests.launcher import Ended, program, run
 from tests.ranks.pool import REPOSITORY
 
@@ -215,7 +215,7 @@ def test_a_host_without_the_script(engine, another_server, job, tmp_path):
 @pytest.mark.parametrize(("seconds", "engine"), [(1000, "mpi"), (-1000, "gloo")])
 def test_a_host_whose_clock_is_off(seconds, engine, another_server, job, tmp_path):
     """Who failed first is known nevertheless."""
-    with another_server(f"SetEnv LD_PRELOAD={clock_ahead(seconds, tmp_path)}"):
+    with another_server(f"SetEnv {PLAIN_SHELL} LD_PRELOAD={clock_ahead(seconds, tmp_path)}"):
         options = ("--engine", engine, *TOGETHER, "-p", PORT)
         ended = job(*options, program("train"), "none", 1, "error@9").wait(60)
     how = "ahead of" if seconds > 0 else "behind"
