@@ -22,13 +22,14 @@ from keras_par.base import host_memory
 from tests import worlds
 from tests.hosts import jobs
 from tests.hosts.namespaces import Hosts, hosts
-from tests.hosts.openssh import port, servers, wait_for
+from tests.hosts.openssh import ENVIRONMENT, servers
 from tests.launcher import Job, events, of_kind
 
 NAMES = ("kp-loss-0", "kp-loss-1", "kp-loss-2")
 EARLIEST, LATEST = 2.0, 22.0  # seconds from a job's start, or from the loss before, to a loss
 SHORTEST, LONGEST = 1.0, 30.0  # that a host is away
 MOST_SECONDS = 600
+REACHED_SECONDS = 20  # for ssh to get to a host that is there, and back
 SAME, EQUAL = "same bits", "equal"
 EVERY = {"disk": (10,), "memory": (100, 10)}  # steps from one checkpoint on the disk, and in memory, to the next
 
@@ -146,7 +147,8 @@ def undisturbed(all_three: Hosts, trial: Trial, num_epochs: int):
 def suffer(all_three: Hosts, trial: Trial, expected, num_epochs: int, chance: random.Random) -> None:
     """Runs a job that loses something, and notes how it ended; first makes sure that all hosts are there."""
     for host in NAMES:
-        wait_for(all_three, host, port())
+        if all_three.start(NAMES[0], ["ssh", host, "true"], ENVIRONMENT).wait(REACHED_SECONDS):
+            raise RuntimeError(f"{host} cannot be reached by ssh, though it is not lost")
     residents = jobs.Residents(all_three)
     with tempfile.TemporaryDirectory(prefix="kp-loss-") as name:
         folder = Path(name)
