@@ -70,10 +70,19 @@ class RankProcess:
         return self._process.poll()
 
     def send_signal(self, number: int) -> None:
-        """Sends the program and its process group a signal, as a terminal does."""
-        if self.poll() is None:
+        """Sends the program and its process group a signal, as a terminal does.
+
+        The process that has called kp.init() gets it in its main thread. A signal to a process goes to any thread, such
+        as one that just begins, and a main thread that sleeps or waits would not hear of it: Python acts there alone.
+        """
+        if self.poll() is not None:
+            return
+        for pid in self._group():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+                if pid == self.page.pid:
+                    signal_main_thread(pid, number)
+                else:
+                    os.kill(pid, number)
 
     def request_stacks(self) -> None:
         """Lets the process that has called kp.init() write its stacks, a moment later."""
@@ -105,6 +114,17 @@ class RankProcess:
             _, alive = psutil.wait_procs(others, timeout=1)
             if len(alive) == len(others) > 0:
                 return  # they cannot be killed: other users' processes, or in the kernel
+
+    def _group(self) -> list[int]:
+        """The processes of the program's group, itself first."""
+        import psutil
+
+        others = []
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(ProcessLookupError):
+                if child.pid != self.pid and os.getpgid(child.pid) == self.pid:
+                    others.append(child.pid)
+        return [self.pid, *others]
 
     def state(self, rank: int) -> State:
         """Where the program is now."""
@@ -149,6 +169,18 @@ def die_with_parent() -> None:
     """
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(STACK_SIGNAL, signal.SIG_IGN)
+
+
+def signal_main_thread(pid: int, number: int) -> None:
+    """Sends a signal to the main thread of a process; to any thread where the C library cannot (glibc before 2.30).
+
+    Raises:
+        ProcessLookupError: it has ended.
+    """
+    if not hasattr(libc, "tgkill"):
+        os.kill(pid, number)
+    elif libc.tgkill(pid, pid, number) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def seconds_by_phase(page: Page, now: float) -> dict[str, float]:
