@@ -139,13 +139,12 @@ class Rank:
         return None
 
     def end(self, status: int = 0, **what) -> None:
-        """Ends, with fields of an `Exit`."""
+        """Ends, with fields of an `Exit`; its agent stays until the launcher lets it go."""
         if not self._has_ended:
             self._has_ended = True
             place = "at step 7 of epoch 1"
             end = Exit(self.rank, self._job.host, status, time.time(), place=place, **what)
             self._send({"exit": as_message(end)})
-            self._close()
 
     def _greet(self) -> bool:
         """As `wire.greeted` does, without waiting."""
@@ -179,6 +178,8 @@ class Rank:
             self._job.after(LEAVING_SECONDS, lambda: self.end(status=130))
         elif kind in ("terminate", "kill"):
             self._job.after(LEAVING_SECONDS, lambda: self.end(status=-15, was_told=True))
+        elif kind == "dismiss":
+            self._close()
 
     def _start(self, message: wire.Message) -> None:
         self._beats = Beats(message["beat"])
