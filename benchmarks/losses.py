@@ -149,7 +149,7 @@ def suffer(all_three: Hosts, trial: Trial, expected, num_epochs: int, chance: ra
     for host in NAMES:
         if all_three.start(NAMES[0], ["ssh", host, "true"], ENVIRONMENT).wait(REACHED_SECONDS):
             raise RuntimeError(f"{host} cannot be reached by ssh, though it is not lost")
-    residents = jobs.Residents(all_three)
+    residents, before = jobs.Residents(all_three), in_memory()
     with tempfile.TemporaryDirectory(prefix="kp-loss-") as name:
         folder = Path(name)
         elastic = ["--min-np", trial.ranks_of_host, "--max-restarts", 3 * len(trial.losses)]
@@ -167,14 +167,14 @@ def suffer(all_three: Hosts, trial: Trial, expected, num_epochs: int, chance: ra
         except AssertionError as error:
             trial.ended = str(error).splitlines()[0]
         thread.join()
-        trial.orphans = len(residents.left(60)) + len(in_memory())
+        trial.orphans = len(residents.left(60)) + len(in_memory() - before)
         for host in NAMES:
             all_three.end(host, residents.of(host))
 
 
-def in_memory() -> list[Path]:
+def in_memory() -> set[Path]:
     """What jobs have left in the memory of the hosts."""
-    return [path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")]
+    return {path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")}
 
 
 def strike(all_three: Hosts, trial: Trial, job: Job, residents: jobs.Residents, chance: random.Random) -> None:
