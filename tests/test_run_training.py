@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import worlds
 from tests.launcher import Ended, Job, of_kind, program, run
 
 NUM_EPOCHS = 3
@@ -205,3 +206,20 @@ def test_a_job_outside_of_fit_ends_by_one_interrupt(tmp_path):
     ended = job.wait(20)
     assert ended.status == 143
     assert ended.stderr.count("KeyboardInterrupt") == 2
+
+
+def test_ranks_that_get_the_launchers_signal_themselves_have_not_failed(tmp_path):
+    """As SLURM's `scancel` sends it, to all processes of a job."""
+    job = Job("-np", 2, program("plain"), "sleep", 0, tmp_path)
+    for rank in range(2):
+        job.wait_for(tmp_path / f"ready.{rank}")
+    ranks = worlds.ranks(job)
+    assert len(ranks) == 2
+    job.signal(signal.SIGTERM)
+    for rank in ranks:
+        rank.terminate()
+    ended = job.wait(20)
+    assert ended.status == 143 and not ended.panels
+    assert ended.stderr.splitlines()[-1] == (
+        "keras-par: stopped where each rank was, as the ranks got SIGTERM themselves; no checkpoint was written"
+    )

@@ -97,11 +97,14 @@ def engine_ended(num_started: int, num_ranks: int, program: str, status: int, ou
     ]
 
 
-def interrupted(number: int, where: str, checkpoint: str) -> str:
-    """Where a job was that its user ended, and what it goes on from."""
-    place = f"stopped {where} on all ranks" if where else "stopped outside of fit"
+def interrupted(number: int, where: str, checkpoint: str, was_sent_to_ranks: bool) -> str:
+    """Where a job was that its user ended, or who sent the signal to the ranks, too, and what it goes on from."""
+    name = signal.Signals(number).name
+    place = f"stopped {where} on all ranks, by {name}" if where else f"stopped outside of fit, by {name}"
+    if was_sent_to_ranks:
+        place = f"stopped where each rank was, as the ranks got {name} themselves"
     kept = f"the newest checkpoint is {checkpoint}" if checkpoint else "no checkpoint was written"
-    return f"{place}, by {signal.Signals(number).name}; {kept}"
+    return f"{place}; {kept}"
 
 
 def worlds(number: int, steps_lost: int, share: float) -> str:

@@ -123,6 +123,10 @@ def test_a_job_that_is_cancelled_leaves_nothing(script, shell, scripts, tmp_path
     shell(f"scancel {number}")
     assert not left_in_queue(shell, END_SECONDS)
     assert "JobState=CANCELLED" in shell(f"scontrol show job {number}")
+    if script == "run":
+        said = shell("cat run.log")
+        assert "as the ranks got SIGTERM themselves; the newest checkpoint is CKP-1_" in said, said
+        assert "failed first" not in said
 
 
 def test_a_job_whose_time_is_up_goes_on(shell, scripts, one_host, tmp_path):
