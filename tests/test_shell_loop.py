@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from keras_par.base.addresses import require_own_address
 from keras_par.job import launch, rendezvous
 from keras_par.job.launch import Launch, MeetingPoint
 from keras_par.job.register import Register
@@ -284,6 +285,13 @@ def test_a_host_that_gloo_cannot_reach_by_its_name_is_named_on_all_ranks(own_add
     assert told[2] == told[3]
     assert f"Host node-2 finds {own_address} for its own name" in told[2]["refused"]
     assert not completed
+
+
+def test_over_gloo_a_host_must_find_its_own_name(monkeypatch):
+    require_own_address()
+    monkeypatch.setattr("socket.gethostname", lambda: "nowhere.invalid")
+    with pytest.raises(RuntimeError, match=r"host nowhere\.invalid finds no address for its own name, which Horovod's"):
+        require_own_address()
 
 
 def test_the_second_process_with_a_rank_is_refused(meeting):

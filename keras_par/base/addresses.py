@@ -3,7 +3,8 @@
 import contextlib
 import socket
 
-NO_OTHERS = ("127.", "::1", "no ")  # what addresses begin with that lead no other host here
+NOT_FOUND = "no address"
+NO_OTHERS = ("127.", "::1", NOT_FOUND)  # what addresses begin with that lead no other host here
 
 
 def own_address() -> str:
@@ -11,7 +12,22 @@ def own_address() -> str:
     try:
         return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
     except OSError:
-        return "no address"
+        return NOT_FOUND
+
+
+def require_own_address() -> None:
+    """Refuses a host that finds no address for its own name, without which Horovod's Gloo dies of a fault (SIGSEGV).
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    if own_address() == NOT_FOUND:
+        host = socket.gethostname()
+        raise RuntimeError(
+            f"keras-par: host {host} finds no address for its own name, which Horovod's Gloo needs: write the line "
+            f"'127.0.0.1 {host}' into its /etc/hosts, on several hosts with its network address, or let MPI connect "
+            "the ranks."
+        )
 
 
 def own_addresses() -> list[str]:

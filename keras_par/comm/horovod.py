@@ -6,16 +6,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_par.base.addresses import require_own_address
 from keras_par.comm.agreement import AgreedRuntimeError
 from keras_par.comm.communicator import Communicator, cast_to_send
 from keras_par.comm.solo import SoloCommunicator
 
 
-def load():
+def load(engine: str):
     """Imports Horovod's operations.
 
+    Args:
+        engine: that shall connect the ranks, "mpi" or "gloo".
+
     Raises:
-        RuntimeError: Horovod is not installed, or does not load with the TensorFlow installed here.
+        RuntimeError: Horovod is not installed, does not load with the TensorFlow installed here, or would die.
     """
     try:
         from horovod.tensorflow import mpi_ops
@@ -32,6 +36,8 @@ def load():
             f"{tf.__version__}, it was probably built for another one ({reason}): "
             "run 'keras-par install-horovod --rebuild'."
         ) from error
+    if engine == "gloo":
+        require_own_address()
     return mpi_ops
 
 
@@ -175,7 +181,7 @@ class HorovodCommunicator(HorovodCollectives):
     """
 
     def __init__(self, engine: str, size: int):
-        operations = load()
+        operations = load(engine)
         built = operations.mpi_built() if engine == "mpi" else operations.gloo_built()
         if not built:
             raise RuntimeError(

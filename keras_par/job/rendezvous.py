@@ -30,7 +30,7 @@ def join(launched: launch.Launch) -> None:
         return
     from keras_par.comm import horovod
 
-    horovod.load()
+    horovod.load(launched.engine)
     os.environ.update(meet(launched.rank, launched.size, launch.meeting_point(os.environ)))
 
 

@@ -50,9 +50,9 @@ def main(folder: str) -> None:
     rank = number("rank")
     record = Record(Path(folder) / f"rank.{rank}.json")
     record.note(stage="loading Horovod")
-    operations = horovod.load()
-    record.note(stage="connecting to the other ranks")
     launched = launch.detect()
+    operations = horovod.load(launched.engine)
+    record.note(stage="connecting to the other ranks")
     sets = [operations.ProcessSet(members) for members in halves(launched.size)]
     operations.init(process_sets=sets)  # the communicator's own init then finds Horovod started
     communicator = HorovodCommunicator(launched.engine, launched.size)

@@ -16,7 +16,7 @@ import pytest
 from keras_par.base.version import VERSION
 from tests.hosts.clock import clock_ahead
 from tests.hosts.marks import ON_HOSTS
-from tests.hosts.namespaces import FILES
+from tests.hosts.namespaces import FILES, write_names
 from tests.hosts.openssh import PLAIN_SHELL, server
 from tests.launcher import Ended, program, run
 from tests.ranks.pool import REPOSITORY
@@ -115,6 +115,15 @@ def test_over_gloo_they_are_told_how_to_change_that(as_debian_has_it, job):
     ended = job("--engine", "gloo", *TOGETHER, program("train"), "none", 1).wait(60)
     assert ended.status == 1 and "the job did not start" in ended.last_panel
     assert re.search(r"Host kp-ssh-\d finds 127\.0\.1\.1 for its own name, where Horovod's Gloo", ended.last_panel)
+
+
+def test_over_gloo_a_host_that_does_not_find_its_own_name_is_told(trio, job):
+    write_names(FIRST, {})
+    try:
+        ended = job("--engine", "gloo", "-np", 2, program("train"), "none", 1).wait()
+    finally:
+        trio.name_itself(FIRST, trio.address(FIRST))
+    assert ended.status == 1 and f"host {FIRST} finds no address for its own name" in ended.last_panel
 
 
 @pytest.mark.parametrize("engine", ENGINES)
