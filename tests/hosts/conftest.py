@@ -19,30 +19,30 @@ def cluster(request):
 
 
 @pytest.fixture(scope="module")
-def trio(cluster):
+def hosts_up(cluster):
     """The hosts alone."""
     return cluster[0]
 
 
 @pytest.fixture
-def job(trio):
+def job(hosts_up):
     """A function that starts a job on the first host; at the end nothing of it may be left on any host."""
-    with jobs.starter(trio) as start:
+    with jobs.starter(hosts_up) as start:
         yield start
 
 
 @pytest.fixture
-def residents(trio):
+def residents(hosts_up):
     """What is on the hosts before a job; at the end nothing else may be there."""
-    before = jobs.Residents(trio)
+    before = jobs.Residents(hosts_up)
     yield before
     left = before.left()
-    for name in trio.names:
-        trio.end(name, before.of(name))
+    for name in hosts_up.names:
+        hosts_up.end(name, before.of(name))
     assert not left
 
 
 @pytest.fixture(scope="module")
-def undisturbed(trio, tmp_path_factory):
+def undisturbed(hosts_up, tmp_path_factory):
     """The last weights of a training on two hosts, neither of which is lost."""
-    return left_alone(trio, tmp_path_factory.mktemp("undisturbed"))
+    return left_alone(hosts_up, tmp_path_factory.mktemp("undisturbed"))

@@ -20,12 +20,12 @@ AWAY_SECONDS = 10  # longer than ssh tries
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_job_goes_on_without_a_lost_host_and_takes_it_again(engine, trio, residents, undisturbed, tmp_path):
+def test_a_job_goes_on_without_a_lost_host_and_takes_it_again(engine, hosts_up, residents, undisturbed, tmp_path):
     options = ["--engine", engine, "-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
-    ended = lost_until_it_goes_on(job, trio, SECOND, residents, tmp_path / "out")
+    ended = lost_until_it_goes_on(job, hosts_up, SECOND, residents, tmp_path / "out")
     found = of_kind(tmp_path / "out", "world")
     assert [world["num_ranks"] for world in found] == [2, 1, 2], ended.stderr
     assert f"on host {SECOND} vanished together with the agent" in found[0]["why"]
@@ -33,37 +33,37 @@ def test_a_job_goes_on_without_a_lost_host_and_takes_it_again(engine, trio, resi
     assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE
 
 
-def test_a_spare_host_takes_a_lost_ones_place(trio, residents, undisturbed, tmp_path):
+def test_a_spare_host_takes_a_lost_ones_place(hosts_up, residents, undisturbed, tmp_path):
     listed = tmp_path / "hosts"
     listed.write_text("".join(f"{name} slots=1\n" for name in NAMES))
     options = ["-np", 2, "--max-np", 2, "--hostfile", listed, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
-    trio.lose(SECOND, kept=residents.of(SECOND))
+    hosts_up.lose(SECOND, kept=residents.of(SECOND))
     try:
         ended = job.wait()
     finally:
-        trio.plug(SECOND)
+        hosts_up.plug(SECOND)
     assert ended.status == 0, ended.stderr
     found = of_kind(tmp_path / "out", "world")
     assert [world["hosts"] for world in found] == [[FIRST, SECOND], [FIRST, THIRD]]
     assert worlds.are_equal(worlds.weights(tmp_path), undisturbed)
 
 
-def test_a_host_that_starts_anew_is_waited_for(trio, residents, undisturbed, tmp_path):
+def test_a_host_that_starts_anew_is_waited_for(hosts_up, residents, undisturbed, tmp_path):
     """Where no other may take its place: its processes end, and a moment later nothing answers there for a while."""
     options = ["-H", f"{FIRST}:1,{SECOND}:1", "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
-    trio.end(SECOND, residents.of(SECOND))
+    hosts_up.end(SECOND, residents.of(SECOND))
     time.sleep(0.5)
-    trio.unplug(SECOND)
+    hosts_up.unplug(SECOND)
     try:
         worlds.wait_until(job, lambda: of_kind(tmp_path / "out", "restart"))
         time.sleep(AWAY_SECONDS)
     finally:
-        trio.plug(SECOND)
+        hosts_up.plug(SECOND)
     ended = job.wait()
     assert ended.status == 0, ended.stderr
     assert f"waiting for host {SECOND}, which cannot be reached (ssh: connect to host" in ended.stderr
@@ -71,17 +71,17 @@ def test_a_host_that_starts_anew_is_waited_for(trio, residents, undisturbed, tmp
     assert worlds.are_equal(worlds.weights(tmp_path), undisturbed)
 
 
-def test_ranks_of_a_host_that_was_cut_off_end_when_it_is_back(trio, residents, undisturbed, tmp_path):
+def test_ranks_of_a_host_that_was_cut_off_end_when_it_is_back(hosts_up, residents, undisturbed, tmp_path):
     """A pulled cable: its processes live on, and must neither disturb the job nor stay."""
     options = ["-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS))
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
-    trio.unplug(SECOND)
+    hosts_up.unplug(SECOND)
     try:
         worlds.wait_until(job, lambda: len(of_kind(tmp_path / "out", "resume")) == 1, 90)
     finally:
-        trio.plug(SECOND)
+        hosts_up.plug(SECOND)
     ended = job.wait(leaves_nothing=False)
     assert ended.status == 0, ended.stderr
     assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE

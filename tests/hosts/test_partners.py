@@ -18,17 +18,17 @@ FIRST, SECOND = NAMES = ("kp-memory-0", "kp-memory-1")
 
 @pytest.mark.parametrize(("engine", "slots"), [("mpi", 2), ("gloo", 1)])
 def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory(
-    engine, slots, trio, residents, undisturbed, tmp_path
+    engine, slots, hosts_up, residents, undisturbed, tmp_path
 ):
     """Nothing is on the disk before the loss."""
     options = ["--engine", engine, "-H", f"{FIRST}:{slots},{SECOND}:{slots}", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)))
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)))
     everybody = [f"rank.{rank}" for rank in range(2 * slots)]
     worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/CKP-2_*.json")), 90)
     found = [path.parts[-3:] for path in host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/*/*.npz")]
     assert any(sorted(rank for each, rank, _ in found if each == one) == everybody for one, _, _ in found)
-    ended = lost_until_it_goes_on(job, trio, SECOND, residents, tmp_path / "out")
+    ended = lost_until_it_goes_on(job, hosts_up, SECOND, residents, tmp_path / "out")
     assert [world["num_ranks"] for world in of_kind(tmp_path / "out", "world")] == [2 * slots, slots, 2 * slots]
     first, second = of_kind(tmp_path / "out", "resume")
     assert 0 < first["steps_lost"] <= 6 and second["steps_lost"] == 0
@@ -37,11 +37,11 @@ def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory
     assert not [path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")]
 
 
-def test_a_job_that_gives_up_takes_its_memory_away_on_all_hosts(trio, residents, tmp_path):
+def test_a_job_that_gives_up_takes_its_memory_away_on_all_hosts(hosts_up, residents, tmp_path):
     listed = tmp_path / "hosts"
     listed.write_text(f"{FIRST} slots=1\n{SECOND} slots=1\n")
     options = ["--hostfile", listed, "--min-np", 2, "--max-restarts", 1, "--elastic-timeout", 1]
-    job = jobs.start(trio, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)))
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)))
     worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{SECOND}/*/0.*/CKP-1_*.json")), 90)
     listed.write_text(f"{FIRST} slots=1\n")
     worlds.kill_rank(job, 0)

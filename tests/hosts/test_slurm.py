@@ -27,7 +27,7 @@ END_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def trio():
+def hosts_up():
     """A host with SLURM's controller and two with a node each."""
     assert all(map(os.path.exists, slurm.PROGRAMS)), slurm.NOT_INSTALLED
     with hosts(*NAMES) as made, slurm.cluster(made):
@@ -35,19 +35,19 @@ def trio():
 
 
 @pytest.fixture
-def shell(trio, tmp_path):
+def shell(hosts_up, tmp_path):
     """A function that gives what a command prints on the first host; at the end no job and no process may be left."""
-    before = Residents(trio)
+    before = Residents(hosts_up)
 
     def said(line: str) -> str:
-        return run(line, tmp_path, trio.within(LOGIN))
+        return run(line, tmp_path, hosts_up.within(LOGIN))
 
     yield said
     jobs = left_in_queue(said, END_SECONDS)
     said("scancel --user=root")
     left = before.left()
     for name in NAMES:
-        trio.end(name, before.of(name))
+        hosts_up.end(name, before.of(name))
     assert not jobs and not left, (jobs, left)
 
 
@@ -81,8 +81,8 @@ def one_host():
     return weights_of
 
 
-def test_the_page_tells_the_truth(trio, shell, tmp_path):
-    assert follow(PAGE, tmp_path, trio.within(LOGIN)) > 0
+def test_the_page_tells_the_truth(hosts_up, shell, tmp_path):
+    assert follow(PAGE, tmp_path, hosts_up.within(LOGIN)) > 0
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2])

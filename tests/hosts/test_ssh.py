@@ -60,10 +60,10 @@ def weights(ended: Ended) -> list[str]:
 @pytest.mark.parametrize(
     ("named", "engine"), [("by -H", "mpi"), ("by -H", "gloo"), ("by a host file", "mpi"), ("by a rank table", "gloo")]
 )
-def test_ranks_train_over_hosts(engine, named, trio, job, one_host, tmp_path):
+def test_ranks_train_over_hosts(engine, named, hosts_up, job, one_host, tmp_path):
     hostfile, table = tmp_path / "hosts", tmp_path / "table.json"
     hostfile.write_text(f"{FIRST} slots=1\n{SECOND} slots=1\n")
-    addresses = [trio.address(name) for name in NAMES[:2]]
+    addresses = [hosts_up.address(name) for name in NAMES[:2]]
     devices = [[{"device_id": "0", "device_ip": each, "rank_id": str(rank)}] for rank, each in enumerate(addresses)]
     listed = [{"server_id": each, "device": devices[rank]} for rank, each in enumerate(addresses)]
     table.write_text(json.dumps({"version": "1.0", "server_count": "2", "server_list": listed, "status": "completed"}))
@@ -83,25 +83,25 @@ def test_ranks_train_over_three_hosts(engine, job, one_host):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_slow_link_that_loses_packets_changes_nothing(engine, trio, job, one_host):
+def test_a_slow_link_that_loses_packets_changes_nothing(engine, hosts_up, job, one_host):
     expected = one_host(width=WIDE)
-    trio.limit(SECOND, 20, "4kb", 1)
+    hosts_up.limit(SECOND, 20, "4kb", 1)
     try:
         ended = job("--engine", engine, *TOGETHER, program("train"), "none", 1, WIDTH=WIDE).wait()
     finally:
-        lost = trio.free(SECOND)
+        lost = hosts_up.free(SECOND)
     assert weights(ended) == expected
     assert lost > 100
 
 
 @pytest.fixture
-def as_debian_has_it(trio):
+def as_debian_has_it(hosts_up):
     """Hosts that find a loopback address for their own names."""
     for name in NAMES:
-        trio.name_itself(name, "127.0.1.1")
+        hosts_up.name_itself(name, "127.0.1.1")
     yield
     for name in NAMES:
-        trio.name_itself(name, trio.address(name))
+        hosts_up.name_itself(name, hosts_up.address(name))
 
 
 def test_over_mpi_hosts_may_find_a_loopback_address_for_their_names(as_debian_has_it, job, one_host):
@@ -117,12 +117,12 @@ def test_over_gloo_they_are_told_how_to_change_that(as_debian_has_it, job):
     assert re.search(r"Host kp-ssh-\d finds 127\.0\.1\.1 for its own name, where Horovod's Gloo", ended.last_panel)
 
 
-def test_over_gloo_a_host_that_does_not_find_its_own_name_is_told(trio, job):
+def test_over_gloo_a_host_that_does_not_find_its_own_name_is_told(hosts_up, job):
     write_names(FIRST, {})
     try:
         ended = job("--engine", "gloo", "-np", 2, program("train"), "none", 1).wait()
     finally:
-        trio.name_itself(FIRST, trio.address(FIRST))
+        hosts_up.name_itself(FIRST, hosts_up.address(FIRST))
     assert ended.status == 1 and f"host {FIRST} finds no address for its own name" in ended.last_panel
 
 
@@ -153,12 +153,12 @@ def test_a_port_where_nobody_listens(job):
     refused(job(*TOGETHER, "-p", "2223", "env"), said, f"'ssh -p 2223 {SECOND} true' works without a password")
 
 
-def test_a_host_that_is_off(trio, job):
-    trio.unplug(SECOND)
+def test_a_host_that_is_off(hosts_up, job):
+    hosts_up.unplug(SECOND)
     try:
         refused(job(*TOGETHER, "env"), f"host {SECOND} cannot be reached (ssh: connect to host {SECOND} port 22: ")
     finally:
-        trio.plug(SECOND)
+        hosts_up.plug(SECOND)
 
 
 def test_a_name_that_is_no_hosts(job):
@@ -169,7 +169,7 @@ def test_a_name_that_is_no_hosts(job):
     )
 
 
-def test_a_host_that_was_never_met(trio, job):
+def test_a_host_that_was_never_met(hosts_up, job):
     """Whose own key this user has not accepted yet."""
     settings = FILES / FIRST / "ssh" / "ssh_config"
     known = settings.read_text()

@@ -39,12 +39,12 @@ def test_a_rank_that_is_killed(engine, job):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_agent_that_is_killed(engine, trio, job, tmp_path):
+def test_an_agent_that_is_killed(engine, hosts_up, job, tmp_path):
     """What started it on its host ends, too, at once, though no agent is left there to see to that."""
     kept = sessions()
     training = job("--engine", engine, *TOGETHER, program("train"), tmp_path / "checkpoints", 500)
     training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
-    [agent] = [pid for pid in trio.pids(SECOND) if "-m keras_par.agent" in jobs.command_of(pid)]
+    [agent] = [pid for pid in hosts_up.pids(SECOND) if "-m keras_par.agent" in jobs.command_of(pid)]
     os.kill(agent, signal.SIGKILL)
     ended = training.wait()
     assert ended.status == 1
@@ -76,9 +76,9 @@ def test_ctrl_c_stops_ranks_on_all_hosts_after_the_same_step(engine, job, tmp_pa
     )
 
 
-def test_hosts_that_are_lost(trio, job, tmp_path):
+def test_hosts_that_are_lost(hosts_up, job, tmp_path):
     """One's cable is pulled, another's power cut: their launchers name them, and nothing goes on without a job."""
-    residents = trio.pids(THIRD)
+    residents = hosts_up.pids(THIRD)
     jobs_of = {}
     for engine, host in (("mpi", SECOND), ("gloo", THIRD)):
         options = ("--engine", engine, "-H", f"{FIRST}:1,{host}:1", "--log-dir", tmp_path / engine, "--tee")
@@ -86,31 +86,31 @@ def test_hosts_that_are_lost(trio, job, tmp_path):
     for engine, training in zip(ENGINES, jobs_of.values(), strict=True):
         training.wait_for(tmp_path / f"of-{engine}" / "CKP-1_14.json", 90)
     lost = time.monotonic()
-    trio.unplug(SECOND)
-    trio.lose(THIRD, kept=residents)
+    hosts_up.unplug(SECOND)
+    hosts_up.lose(THIRD, kept=residents)
     try:
         for host, training in jobs_of.items():
             ended = training.wait(120, leaves_nothing=False)
             assert ended.status != 0 and f"on host {host} vanished together with the agent" in ended.last_panel
             assert time.monotonic() - lost < 75
         deadline = time.monotonic() + 90
-        while any("train.py" in jobs.command_of(pid) for pid in trio.pids(SECOND)):
+        while any("train.py" in jobs.command_of(pid) for pid in hosts_up.pids(SECOND)):
             assert time.monotonic() < deadline, "ranks of the host that was cut off go on"
             time.sleep(0.5)
     finally:
         for host in jobs_of:
-            trio.plug(host)
+            hosts_up.plug(host)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_hosts_that_do_not_reach_each_other(engine, trio, job, tmp_path):
+def test_hosts_that_do_not_reach_each_other(engine, hosts_up, job, tmp_path):
     """The launcher's own host still reaches both."""
     options = ("--engine", engine, "--log-dir", tmp_path / "out", "--tee", "--hang-after", 5, "--on-hang", "abort")
     listed = ("-H", ",".join(f"{name}:1" for name in NAMES))
     training = job(*options, *listed, program("train"), tmp_path / "checkpoints", 500)
     training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
     parted = time.monotonic()
-    trio.part(SECOND, THIRD)
+    hosts_up.part(SECOND, THIRD)
     try:
         ended = training.wait(60)
         assert ended.status == 124 and time.monotonic() - parted < 25
@@ -118,7 +118,7 @@ def test_hosts_that_do_not_reach_each_other(engine, trio, job, tmp_path):
         assert "so the connection between them is the reason" in hang["text"]
         assert f"hosts {SECOND} (rank 1) and {THIRD} (rank 2) do not reach each other" in hang["text"]
     finally:
-        trio.join(SECOND, THIRD)
+        hosts_up.join(SECOND, THIRD)
 
 
 def sessions() -> set[Path]:
