@@ -29,7 +29,7 @@ VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": None}
 OF_NODES = {**VARIABLES, "RAY_AUTH_MODE": "disabled"}
 
 BEGIN = """
-    import json, os, pathlib, sys, threading, time
+    import json, os, pathlib, sys, tempfile, threading, time
     import ray
     from ray.cluster_utils import Cluster
     import keras_par as kp
@@ -184,11 +184,13 @@ A_NODE_DIES = """
         tell["killed"] = time.monotonic()
         cluster.remove_node(raylets[(folder / "1").read_text()], allow_graceful=False)
 
+    before = set(os.listdir(tempfile.gettempdir()))
     threading.Thread(target=kill, daemon=True).start()
     try:
         kp.ray.run(waits, placement="STRICT_SPREAD")
     except RuntimeError as error:
         tell["seconds"], tell["error"] = time.monotonic() - tell["killed"], str(error)
+    tell["left"] = [each for each in set(os.listdir(tempfile.gettempdir())) - before if "keras-par" in each]
     tell["again"] = kp.ray.run(lambda: "on one node", placement="STRICT_PACK")
     tell_all()
 """
@@ -203,7 +205,7 @@ def test_a_node_that_dies_is_named_and_the_other_rank_is_ended(tmp_path):
     assert "Then rank 0 " in tell["error"]
     print(f"the dead node was named, and the other rank ended, after {tell['seconds']:.1f} s")
     assert tell["seconds"] < NAMED_WITHIN
-    assert tell["again"] == ["on one node"] * 2
+    assert tell["again"] == ["on one node"] * 2 and tell["left"] == []
 
 
 INTERRUPTED = """

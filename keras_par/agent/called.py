@@ -13,12 +13,17 @@ from typing import Any, ClassVar
 
 from keras_par.base.rank_variables import number
 
-FUNCTION = "function"  # the file that the ranks read
+RANK = "{rank}"  # in a path: stands for the number of the rank
 
 
-def program(folder: Path) -> list[str]:
-    """The command that calls the function in a folder, on each rank."""
-    return [sys.executable, "-P", "-m", "keras_par.agent.called", str(folder)]
+def program(function: str, result: str) -> list[str]:
+    """The command that calls a function on each rank.
+
+    Args:
+        function: the file that has it, packed.
+        result: the file for what a rank returns, with RANK in its path where ranks share a folder.
+    """
+    return [sys.executable, "-P", "-m", "keras_par.agent.called", function, result]
 
 
 def packed(train: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
@@ -80,35 +85,35 @@ def show(kind: type[BaseException], error: BaseException, stack: TracebackType |
     traceback.print_exception(kind, error, stack)
 
 
-def result_file(folder: Path, rank: int) -> Path:
+def result_file(result: str, rank: int) -> Path:
     """Where a rank's result is kept."""
-    return folder / f"result.{rank}"
+    return Path(result.replace(RANK, str(rank)))
 
 
-def main(folder: Path) -> None:
+def main(function: str, result: str) -> None:
     """Calls the function, as a script's own code would run, and keeps what it returns.
 
     Raises:
         TypeError: its result cannot be sent.
         Exception: what the function raises.
     """
-    call = pickle.loads((folder / FUNCTION).read_bytes())
+    call = pickle.loads(Path(function).read_bytes())
     sys.path[:] = [*call["path"], *(each for each in sys.path if each not in call["path"])]
     linecache.cache.update(call["sources"])
     sys.excepthook = show
     train, args, kwargs = pickle.loads(call["function"])
-    result = train(*args, **kwargs)
+    returned = train(*args, **kwargs)
     try:
-        content = pickled(result)
+        content = pickled(returned)
     except Exception as error:
         raise TypeError(
-            f"keras-par: {name_of(train)} returned a {type(result).__name__}, which cannot be sent back "
+            f"keras-par: {name_of(train)} returned a {type(returned).__name__}, which cannot be sent back "
             f"({reason(error)}): return numbers, arrays, or of a History its 'history'."
         ) from None
-    result_file(folder, number("rank")).write_bytes(content)
+    result_file(result, number("rank")).write_bytes(content)
 
 
 if __name__ == "__main__":
     from keras_par.agent import called
 
-    called.main(Path(sys.argv[1]))  # whose functions are pickled by this name; those of __main__ are pickled whole
+    called.main(*sys.argv[1:])  # whose functions are pickled by this name; those of __main__ are pickled whole

@@ -84,12 +84,12 @@ def run(
         require_reachable([place.host for place in where])
     around = tempfile.TemporaryDirectory(prefix=".keras-par-", dir=None if is_here else os.getcwd())
     with signals_passed_on(), around as name:
-        folder = Path(name)
-        (folder / called.FUNCTION).write_bytes(content)
-        command = called.program(folder)
+        function, result = Path(name) / "function", f"{name}/result.{called.RANK}"
+        function.write_bytes(content)
+        command = called.program(str(function), result)
         plan = engines.plan(chosen, where, command, os.environ, env or {}, AS_SET)
         carry_out(plan, command, log_dir, verbose)
-        return [loaded(rank, kept(called.result_file(folder, rank))) for rank in range(np)]
+        return [loaded(rank, kept(called.result_file(result, rank))) for rank in range(np)]
 
 
 def refuse_ranks(what: str) -> None:

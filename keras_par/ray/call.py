@@ -72,7 +72,7 @@ def run(
     content = called.packed(train, args, kwargs or {})
     with signals_passed_on(), placed([dict(resources) for _ in range(num_workers)], placement, start_timeout) as group:
         places, bundles = places_of(group)
-        command = called.program(Path())
+        command = called.program("", "")  # each worker has files of its own
         plan = RayPlan(
             engine="gloo",
             places=tuple(places),

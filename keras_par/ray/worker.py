@@ -4,9 +4,8 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from typing import BinaryIO
 
 from keras_par.agent import called
 from keras_par.launch.engines import exported, settings
@@ -39,14 +38,20 @@ class Worker:
         Raises:
             RuntimeError: the agent failed, not the function.
         """
-        with tempfile.TemporaryDirectory(prefix="keras-par-") as name:
-            folder = Path(name)
-            (folder / called.FUNCTION).write_bytes(content)
+        with in_memory("function") as function, in_memory("result") as result:
+            function.write(content)
+            function.flush()
             variables = {**exported(os.environ), **given, "RANK_ID": str(rank), "MASTER_PORT": str(port)}
             variables["PYTHONPATH"] = os.pathsep.join(sys.path)  # what Ray has brought here can be imported
             variables |= settings(num_threads, False, variables)
             done = subprocess.run(
-                [sys.executable, "-P", "-m", "keras_par.ray.agent", *called.program(folder)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "keras_par.ray.agent",
+                    *called.program(path_of(function), path_of(result)),
+                ],
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -57,5 +62,14 @@ class Worker:
             )
             if done.returncode != 0:
                 raise RuntimeError("\n".join(done.stdout.splitlines()[-MOST_LINES:]))
-            file = called.result_file(folder, rank)
-            return file.read_bytes() if file.exists() else None
+            return result.read() or None
+
+
+def in_memory(name: str) -> BinaryIO:
+    """A file that is gone with this process, however it ends."""
+    return os.fdopen(os.memfd_create(name), "r+b")
+
+
+def path_of(file: BinaryIO) -> str:
+    """By which other processes open it."""
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
