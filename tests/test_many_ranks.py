@@ -51,7 +51,7 @@ def test_a_job_of_simulated_agents(scenario, status, words, orders):
     assert re.search(words, found.text), found.text
     assert found.named < 5
     ends = {"terminate": RANKS} if scenario == "hang" else {}
-    assert found.heard == {"environment": RANKS, **orders, **ends}
+    assert found.heard == {"environment": RANKS, **orders, **ends, "dismiss": RANKS}
     assert found.sent["hello"] == found.sent["exit"] == found.sent["output"] == RANKS
     assert len(found.stops) == (scenario == "interrupt")
 
