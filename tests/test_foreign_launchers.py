@@ -165,6 +165,6 @@ def test_a_launcher_that_connects_fewer_is_refused(monkeypatch):
         mpi_built = init = staticmethod(lambda: True)
         size = staticmethod(lambda: 1)
 
-    monkeypatch.setattr(horovod, "load", Operations)
+    monkeypatch.setattr(horovod, "load", lambda engine: Operations())
     with pytest.raises(RuntimeError, match="keras-par: 3 processes were started together but mpi connects 1 of them"):
         horovod.HorovodCommunicator("mpi", 3)

@@ -1,19 +1,15 @@
 """Tests how an agent signals its program."""
 
-import os
-import select
-import signal
+import subprocess
 import sys
 
-import pytest
+from tests.ranks.pool import REPOSITORY, environment
 
-from keras_par.agent.rank_process import RankProcess
+TIMES = 300
+SECONDS = 100
 
-ANSWER_SECONDS = 5
-SIGNALS = 300
-
-SLEEPS_WHILE_THREADS_BEGIN = """
-import signal, threading, time
+SLEEPS_WHILE_THREADS_BEGIN = f"""
+import itertools, signal, sys, threading, time
 from keras_par.job import heartbeat
 
 def begin_threads():
@@ -22,12 +18,16 @@ def begin_threads():
         thread.start()
         thread.join()
 
-signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
+def answer(*_, numbers=itertools.count(1)):
+    print("interrupted", flush=True)
+    if next(numbers) == {TIMES}:
+        sys.exit()
+
+signal.signal(signal.SIGINT, answer)
 heartbeat.current()
 threading.Thread(target=begin_threads, daemon=True).start()
 print("ready", flush=True)
-while True:
-    time.sleep(100)
+time.sleep(1000)
 """
 
 IS_INTERRUPTED = """
@@ -37,45 +37,33 @@ from keras_par.job import heartbeat
 heartbeat.current()
 try:
     print("ready", flush=True)
-    time.sleep(100)
+    time.sleep(1000)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
 
 
-@pytest.fixture
-def started():
-    """Starts programs; yields what does, and returns the process and what reads its next line."""
-    processes = []
-
-    def start(*command):
-        process = RankProcess(command, os.environ, merge_stderr=True)
-        processes.append(process)
-
-        def line():
-            assert select.select([process.stdout], [], [], ANSWER_SECONDS)[0], "the program says nothing"
-            return process.stdout.readline().decode().strip()
-
-        return process, line
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.stdout.close()
-        os.close(process.notes)
+def said(times: int, *command: str) -> list[str]:
+    """What a program says that is interrupted so often, each time while it sleeps."""
+    wanted = {name: value for name, value in environment().items() if value is not None}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.signalled", str(times), *command],
+        cwd=REPOSITORY,
+        env=wanted,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-def test_a_main_thread_that_sleeps_hears_of_every_signal_though_threads_begin(started):
-    process, line = started(sys.executable, "-c", SLEEPS_WHILE_THREADS_BEGIN)
-    assert line() == "ready"
-    for _ in range(SIGNALS):
-        process.send_signal(signal.SIGINT)
-        assert line() == "interrupted"
+def test_a_main_thread_that_sleeps_hears_of_every_signal_though_threads_begin():
+    assert said(TIMES, sys.executable, "-c", SLEEPS_WHILE_THREADS_BEGIN) == ["ready", *["interrupted"] * TIMES]
 
 
-def test_a_program_within_a_shell_is_signalled_and_so_is_the_shell(started):
+def test_a_program_within_a_shell_is_signalled_and_so_is_the_shell():
     within = "trap 'echo the shell too' INT; \"$@\"; echo after"
-    process, line = started("sh", "-c", within, "sh", sys.executable, "-c", IS_INTERRUPTED)
-    assert line() == "ready"
-    process.send_signal(signal.SIGINT)
-    assert [line(), line(), line()] == ["interrupted", "the shell too", "after"]
+    found = said(1, "sh", "-c", within, "sh", sys.executable, "-c", IS_INTERRUPTED)
+    assert found == ["ready", "interrupted", "the shell too", "after"]
