@@ -45,11 +45,10 @@ except KeyboardInterrupt:
 
 def said(times: int, *command: str) -> list[str]:
     """What a program says that is interrupted so often, each time while it sleeps."""
-    wanted = {name: value for name, value in environment().items() if value is not None}
     done = subprocess.run(
         [sys.executable, "-m", "tests.signalled", str(times), *command],
         cwd=REPOSITORY,
-        env=wanted,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=SECONDS,

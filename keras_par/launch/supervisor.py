@@ -284,13 +284,12 @@ class Supervisor:
         ended, num_ranks = self._members.ended, len(self._plan.places)
         first = first_failure(list(ended.values()))
         if self._num_seen:
-            is_calm = first is None or first.was_told or first.is_interrupt
-            got_it_too = first is not None and -first.status in self._interrupts
-            if first is not None and not is_calm and not got_it_too:
-                self._teller.failure(first)
-            elif first is not None:
-                number = self._interrupts[0]
-                self._console.say(verdict.interrupted(number, self._stopped, self._checkpoint, not is_calm))
+            if first is not None:
+                number, is_calm = self._interrupts[0], first.was_told or first.is_interrupt
+                if is_calm or -first.status in self._interrupts:
+                    self._console.say(verdict.interrupted(number, self._stopped, self._checkpoint, not is_calm))
+                else:
+                    self._teller.failure(first)
             return Outcome(128 + self._interrupts[0] if first or len(ended) < num_ranks else 0, "its user ended it")
         if self._change is not None and self._has_changed:
             return Outcome(0, self._change, is_change=True)
