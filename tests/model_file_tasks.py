@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import warnings
 from pathlib import Path
 
@@ -104,9 +105,9 @@ def save_and_load(
             kp.barrier()
             try:
                 if only_rank in (None, rank):
-                    before = inode(Path(name))
-                    save(model, name)
-                    rewritten.append(inode(Path(name)) != before or Path(name).is_dir())
+                    with old_file(Path(name)) as old:
+                        save(model, name)
+                        rewritten.append(old is None or not os.path.samestat(os.fstat(old), os.stat(name)))
                     others += not same(load(fresh, name), wanted, x, model)
             except Exception as error:
                 errors.append(f"{type(error).__name__}: {error}")
@@ -116,8 +117,14 @@ def save_and_load(
     return {"others": others, "errors": errors, "files": files, "size": kp.size(), "rewritten": rewritten}
 
 
-def inode(path: Path) -> int | None:
-    return path.stat().st_ino if path.exists() else None
+@contextlib.contextmanager
+def old_file(path: Path):
+    """A file that is there, or None; it is open, so that no file that comes after it has its inode."""
+    if not path.is_file():
+        yield None
+        return
+    with path.open("rb") as file:
+        yield file.fileno()
 
 
 def same(loaded, wanted: list, x, model: keras.Model) -> bool:

@@ -9,7 +9,7 @@ from tests.hosts.jobs import Residents, start
 from tests.hosts.namespaces import Hosts
 from tests.launcher import Ended, Job, of_kind
 
-NUM_EPOCHS = 16
+NUM_EPOCHS = 12
 
 
 def left_alone(hosts: Hosts, folder: Path) -> list[np.ndarray]:

@@ -53,14 +53,18 @@ def shell(hosts_up, tmp_path):
 
 @pytest.fixture
 def scripts(tmp_path):
-    """A function that puts the page's batch scripts there, with the tests' training for the page's."""
+    """A function that puts the page's batch scripts there, with the tests' training for the page's.
 
-    def put(*arguments) -> None:
+    It takes the training's arguments and variables.
+    """
+
+    def put(*arguments, **variables: str) -> None:
         for step in steps_of(PAGE):
             if isinstance(step, File):
                 write(step, tmp_path / step.name)
         given = [program("train"), *map(str, arguments)]
-        text = f"import runpy, sys\nsys.argv = {given}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+        text = f"import os, runpy, sys\nos.environ |= {variables}\nsys.argv = {given}\n"
+        text += "runpy.run_path(sys.argv[0], run_name='__main__')\n"
         (tmp_path / "train.py").write_text(text)
 
     return put
@@ -130,9 +134,9 @@ def test_a_job_that_is_cancelled_leaves_nothing(script, shell, scripts, tmp_path
 
 
 def test_a_job_whose_time_is_up_goes_on(shell, scripts, one_host, tmp_path):
-    """Its limit is three minutes, so that SLURM warns it in its first one."""
-    scripts(tmp_path / "checkpoints", 60)
-    expected = one_host(60)
+    """Of a limit of three minutes SLURM warns after half a minute to one and a half, in which it cannot be done."""
+    scripts(tmp_path / "checkpoints", 12, PAUSE="0.2")
+    expected = one_host(12)
     said, about = batch(shell, "requeue", "--time=3")
     assert re.search(r"stopped after step \d+ of epoch \d+ on all ranks, by SIGTERM", said), said
     assert re.search(r"Restarts=[1-9]", about), about + said

@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
 TASK_SECONDS = 150
 RENEWED_AFTER = 200  # tasks, of each of which TensorFlow keeps graphs and memory
+CYCLE_TIME = "1"  # milliseconds, Horovod's default; ranks of a pool are stopped where they would pause
 # Of programs that use what `tests/lean` takes away.
 WITH_EXTRAS = {"PYTHONPATH": str(REPOSITORY)}
 
@@ -43,7 +44,8 @@ def scripts() -> Path:
 def environment(**extra: str) -> dict[str, str]:
     """The variables a launched rank needs here: root may run mpirun, one thread a rank, no GPU, quiet TensorFlow.
 
-    Unless `WITH_EXTRAS` are among the extra ones, it starts sooner by what `tests/lean` takes away.
+    Horovod looks for work every 5 ms: every 0.2 ms, two ranks that pause take a core from the tests beside them. Unless
+    `WITH_EXTRAS` are among the extra ones, a rank starts sooner by what `tests/lean` takes away.
     """
     return {
         **os.environ,
@@ -55,6 +57,7 @@ def environment(**extra: str) -> dict[str, str]:
         "KERAS_BACKEND": "tensorflow",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "OMP_NUM_THREADS": "1",
+        "HOROVOD_CYCLE_TIME": "5",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONWARNINGS": "error::UserWarning:keras_par",
         **extra,
@@ -86,7 +89,7 @@ class RankPool:
         with Listener(address, "AF_UNIX", authkey=key.encode()) as listener, self._log.open("ab") as log:
             self._job = subprocess.Popen(
                 [*launcher, sys.executable, "-m", "tests.ranks.worker", self.kind, address],
-                env=environment(KERAS_PAR_TEST_KEY=key, **WITH_EXTRAS),
+                env=environment(KERAS_PAR_TEST_KEY=key, HOROVOD_CYCLE_TIME=CYCLE_TIME, **WITH_EXTRAS),
                 cwd=REPOSITORY,
                 stdout=log,
                 stderr=subprocess.STDOUT,
