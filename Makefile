@@ -56,12 +56,13 @@ test: check browser
 test-long: setup browser
 	$(PYTEST) -m "long and not slow and not cluster"
 
-# Hosts are network namespaces with OpenSSH servers, or a SLURM, of their own; jobs on them wait more than others.
+# Hosts are network namespaces with OpenSSH servers, or a SLURM, of their own, which root makes.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env env PATH="$$PATH")
 CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client slurm-wlm munge
 test-cluster: setup
-	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { apt-get update -qq && $(CLUSTER); } > /dev/null 2>&1 || \
+	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { $(SUDO) apt-get update -qq && $(SUDO) $(CLUSTER); } > /dev/null 2>&1 || \
 	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
-	python -m pytest --numprocesses 3 --dist loadfile -m cluster
+	$(SUDO) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m cluster
 
 test-all: check browser
 	$(PYTEST) -m "not cluster"

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import signal
 import socket
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.namespaces import ONLY_ROOT, address, hosts
+from tests.hosts.namespaces import address, hosts
 from tests.jobs import write_script
 from tests.launcher import MARK, Ended, Job
 from tests.ranks.pool import environment, scripts
@@ -317,7 +316,6 @@ def pair():
         yield both, f"{address(0)}:{port}"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT)
 def test_a_host_that_is_lost_is_named(pair, tmp_path):
     both, cluster = pair
     script = write_script(tmp_path, ON_HOSTS)

@@ -1,11 +1,10 @@
 """What the tutorials tell is done, and prints what they show."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.hosts.namespaces import ONLY_ROOT, hosts
+from tests.hosts.namespaces import hosts
 from tests.hosts.openssh import NOT_INSTALLED, SERVER, servers
 from tests.ranks.pool import REPOSITORY
 from tests.tutorials import Change, Command, File, follow, require_printed, steps_of
@@ -88,7 +87,6 @@ def test_a_tutorial_tells_the_truth(name, tmp_path):
 
 
 @pytest.mark.cluster
-@pytest.mark.skipif(os.geteuid() != 0, reason=ONLY_ROOT)
 def test_the_tutorial_of_clusters_tells_the_truth(tmp_path):
     assert Path(SERVER).exists(), NOT_INSTALLED
     with hosts("node1", "node2") as pair, servers(pair):

@@ -14,7 +14,6 @@ from keras_par.base import host_memory
 SWITCH = "kp-switch"  # a bridge, in a namespace of its own
 CABLE = "kp-cable"  # what each host calls its end
 FILES = Path("/etc/netns")  # `ip netns exec` shows what is below the host's name there as /etc
-ONLY_ROOT = "Hosts are network namespaces, which only root may make: start this as root."
 
 
 class Hosts:
@@ -125,7 +124,7 @@ def hosts(*names: str) -> Iterator[Hosts]:
         RuntimeError: this process is not root's.
     """
     if os.geteuid():
-        raise RuntimeError(ONLY_ROOT)
+        raise RuntimeError("Hosts are network namespaces, which only root may make: start this as root.")
     made = Hosts(names)
     remove(made)
     try:

@@ -10,10 +10,9 @@ import pytest
 from tests import worlds
 from tests.hosts import jobs
 from tests.hosts.losing import NUM_EPOCHS, lost_until_it_goes_on
-from tests.hosts.marks import ON_HOSTS
 from tests.launcher import of_kind
 
-pytestmark = ON_HOSTS
+pytestmark = pytest.mark.cluster
 FIRST, SECOND, THIRD = NAMES = ("kp-worlds-0", "kp-worlds-1", "kp-worlds-2")
 ENGINES = ("mpi", "gloo")
 AWAY_SECONDS = 10  # longer than ssh tries

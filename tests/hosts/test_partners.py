@@ -9,10 +9,9 @@ from keras_par.base import host_memory
 from tests import worlds
 from tests.hosts import jobs
 from tests.hosts.losing import NUM_EPOCHS, lost_until_it_goes_on
-from tests.hosts.marks import ON_HOSTS
 from tests.launcher import of_kind
 
-pytestmark = ON_HOSTS
+pytestmark = pytest.mark.cluster
 FIRST, SECOND = NAMES = ("kp-memory-0", "kp-memory-1")
 
 

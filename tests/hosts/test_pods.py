@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.marks import ON_HOSTS
 from tests.hosts.namespaces import FILES, Hosts, hosts
 from tests.hosts.openssh import ENVIRONMENT, NOT_INSTALLED, SERVER
 from tests.launcher import Job
 from tests.manifests import FOLDER, JOB, POD, RUNTIME, TRAIN_JOB, Pods, trained
 
-pytestmark = ON_HOSTS
+pytestmark = pytest.mark.cluster
 NUMBERED = [f"{JOB['metadata']['name']}-{index}.{POD['subdomain']}" for index in range(JOB["spec"]["completions"])]
 LAUNCHER, NODE = "train-launcher-0-0.train", "train-node-0-0.train"
 USER, UID = "trainer", 1000

@@ -11,14 +11,13 @@ import pytest
 
 from tests.hosts import slurm
 from tests.hosts.jobs import Residents
-from tests.hosts.marks import ON_HOSTS
 from tests.hosts.namespaces import hosts
 from tests.launcher import program
 from tests.launcher import run as run_here
 from tests.ranks.pool import REPOSITORY
 from tests.tutorials import File, follow, run, steps_of, write
 
-pytestmark = ON_HOSTS
+pytestmark = pytest.mark.cluster
 LOGIN, FIRST, SECOND = NAMES = ("login", "worker1", "worker2")
 PAGE = (REPOSITORY / "docs/clusters/slurm.md").read_text()
 WEIGHTS = re.compile(r"weights (\w+)")

@@ -15,13 +15,12 @@ import pytest
 
 from keras_par.base.version import VERSION
 from tests.hosts.clock import clock_ahead
-from tests.hosts.marks import ON_HOSTS
 from tests.hosts.namespaces import FILES, write_names
 from tests.hosts.openssh import PLAIN_SHELL, server
 from tests.launcher import Ended, program, run
 from tests.ranks.pool import REPOSITORY
 
-pytestmark = ON_HOSTS
+pytestmark = pytest.mark.cluster
 FIRST, SECOND, THIRD = NAMES = ("kp-ssh-0", "kp-ssh-1", "kp-ssh-2")
 ENGINES = ("mpi", "gloo")
 TOGETHER = ("-H", f"{FIRST}:1,{SECOND}:1")
