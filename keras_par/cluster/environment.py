@@ -32,6 +32,10 @@ def horovod_folder() -> Path | None:
 
 
 def mpi_variables(mpirun: str | None) -> dict[str, str]:
-    """What `mpirun` must be told: where its help texts and plug-ins lie, if it came as a wheel."""
+    """What `mpirun` must be told: where its help texts and plug-ins lie, if it came as a wheel.
+
+    Links in that path are followed, as Open MPI's daemons do: a rank that is told another path than its daemon is stuck
+    in MPI_Init, where it would print a warning.
+    """
     is_wheel = mpirun is not None and Path(mpirun).parent == scripts()
-    return {"OPAL_PREFIX": sys.prefix} if is_wheel and "OPAL_PREFIX" not in os.environ else {}
+    return {"OPAL_PREFIX": os.path.realpath(os.environ.get("OPAL_PREFIX") or sys.prefix)} if is_wheel else {}

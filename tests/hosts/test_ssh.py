@@ -110,6 +110,17 @@ def test_over_mpi_hosts_may_find_a_loopback_address_for_their_names(as_debian_ha
     assert "Then rank 0 exited with status 1" in ended.last_panel
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_over_mpi_a_link_may_lead_to_the_environment(is_told, job, one_host, tmp_path):
+    """As where homes are links to a shared disk; its user may have told Open MPI of it, too."""
+    (tmp_path / "home").symlink_to(sys.prefix)
+    python, told = str(tmp_path / "home/bin/python"), str(tmp_path / "home") if is_told else None
+    begin = f"import os, sys; os.execv({python!r}, [{python!r}, '-m', 'keras_par.launch', *sys.argv[1:]])"
+    options = ("--engine", "mpi", *TOGETHER)
+    ended = job(*options, program("train"), "none", 1, launcher=("-c", begin), OPAL_PREFIX=told).wait(60)
+    assert weights(ended) == one_host()
+
+
 def test_over_gloo_they_are_told_how_to_change_that(as_debian_has_it, job):
     ended = job("--engine", "gloo", *TOGETHER, program("train"), "none", 1).wait(60)
     assert ended.status == 1 and "the job did not start" in ended.last_panel
