@@ -35,6 +35,7 @@ def test_the_next_best_layout_is_the_best_where_it_is_said(name, mesh, memory, r
             assert row["seconds"] >= row["best"] * (1 - 1e-9)
 
 
+@pytest.mark.long
 @given(divided_models(), st.sampled_from(["dynamic", "recursive", "exact"]), st.floats(0.6, 1.2))
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_any_plan_has_other_layouts(ranks, drawn, search, share):

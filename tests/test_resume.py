@@ -124,8 +124,7 @@ def test_workers_that_have_read_ahead_of_a_part_of_an_epoch_are_refused(ranks, t
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param("dataset", marks=pytest.mark.long),
-        "shard",
+        *(pytest.param(data, marks=pytest.mark.long) for data in ("dataset", "shard")),
         *(pytest.param(data, marks=pytest.mark.slow) for data in ("arrays", "sampler")),
     ],
 )

@@ -102,6 +102,7 @@ def test_a_size_that_is_enough_is_read_back_as_enough(num_bytes):
 SAID = r"keras-par: [^\n]+: (give another|(start (?P<ranks>\d+), or )?give each rank (?P<memory>[\d.]+ [KMG]B))\."
 
 
+@pytest.mark.long
 @given(
     divided_models(),
     st.integers(1, 24),

@@ -248,6 +248,7 @@ def test_an_ordinary_file_is_loaded_into_a_model_that_is_divided(ranks, plain, t
         exactness(relative_distance(result["after weights"], twin["after"]), 1e-6)
 
 
+@pytest.mark.long
 def test_keras_own_callbacks_save_and_restore(ranks, plain, tmp_path, exactness):
     [twin] = plain.run(tasks.fit_with_backup, folder=str(tmp_path / "plain"), mesh=None)
     run(ranks, tasks.fit_with_backup, "2x2", folder=str(tmp_path), layout="other", stop=(2, 2))

@@ -120,7 +120,7 @@ def test_a_rank_that_fails_is_named_with_its_node(shell, scripts):
 
 @pytest.mark.parametrize("script", ["run", "srun", "requeue"])
 def test_a_job_that_is_cancelled_leaves_nothing(script, shell, scripts, tmp_path):
-    scripts(tmp_path / "checkpoints", 500)
+    scripts(tmp_path / "checkpoints", 500, PAUSE="0.1")
     number = shell(f"sbatch --parsable {script}.sbatch").strip()
     wait_for((tmp_path / "checkpoints" / "CKP-1_14.json").exists, shell, script, 90)
     shell(f"scancel {number}")
@@ -139,7 +139,8 @@ def test_a_job_whose_time_is_up_goes_on(shell, scripts, one_host, tmp_path):
     said, about = batch(shell, "requeue", "--time=3")
     assert re.search(r"stopped after step \d+ of epoch \d+ on all ranks, by SIGTERM", said), said
     assert re.search(r"Restarts=[1-9]", about), about + said
-    assert WEIGHTS.findall(said) == expected, said
+    # SLURM may warn the job again when it has said its weights, and is about to end: it says them again then.
+    assert WEIGHTS.findall(said) in (expected, 2 * expected), said
 
 
 def batch(shell, script, options="") -> tuple[str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 import keras_par as kp
 
-PAUSE = 0.04  # of each step that something may happen to, so that there is time to look
+PAUSE = float(os.environ.get("PAUSE", "0.04"))  # seconds, of each step that something may happen to: time to look
 STEPS = 40  # of an epoch
 
 directory, num_epochs, path, *rest = sys.argv[1:]
