@@ -35,5 +35,6 @@ EVERY = {
     "test_stock_callbacks.py::test_backup_and_restore": 3,
     "test_stock_callbacks.py::test_decisions": 3,
     "test_stock_callbacks.py::test_model_checkpoint": 3,
+    "test_zero.py::test_all_stages_end_where_one_process_ends_and_two_where_data_parallel_does": 3,
     "test_zero.py::test_what_is_there_is_divided_or_made_whole": 5,
 }

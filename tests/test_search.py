@@ -145,6 +145,7 @@ def best_and_quick(seed: int, ranks) -> float:
     return quick["seconds"] / best["seconds"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", [range(25), pytest.param(range(300), marks=pytest.mark.slow)], ids=len)
 def test_recursive_is_near_the_best(seeds, ranks):
     ratios = {seed: best_and_quick(seed, ranks) for seed in seeds}

@@ -107,6 +107,7 @@ def test_a_rank_that_cannot_reach_the_memory_says_so(offered, tmp_path):
         segments.opened(str(path), b"0123456789abcdef")
 
 
+@pytest.mark.long
 def test_nobody_waits_for_a_rank_that_died():
     *others, (status, output) = run("die")
     assert status == -9 and output.endswith("equal\n"), output
