@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from tests.hosts.namespaces import Hosts
 from tests.launcher import Job
 
+SLOWLY = {"PAUSE": "0.1"}  # seconds, of each step: a training of few steps that lasts
 GONE_SECONDS = 8.0  # for processes that were ended to be reaped
 
 

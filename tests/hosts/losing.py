@@ -9,8 +9,7 @@ from tests.hosts.jobs import Residents, start
 from tests.hosts.namespaces import Hosts
 from tests.launcher import Ended, Job, of_kind
 
-NUM_EPOCHS = 6
-PAUSE = {"PAUSE": "0.1"}  # seconds, of each step: few steps that last until a host is back
+NUM_EPOCHS = 6  # at 0.1 s a step they last until a host is back
 
 
 def left_alone(hosts: Hosts, folder: Path) -> list[np.ndarray]:

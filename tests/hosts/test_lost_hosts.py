@@ -9,7 +9,7 @@ import pytest
 
 from tests import worlds
 from tests.hosts import jobs
-from tests.hosts.losing import NUM_EPOCHS, PAUSE, lost_until_it_goes_on
+from tests.hosts.losing import NUM_EPOCHS, lost_until_it_goes_on
 from tests.launcher import of_kind
 
 pytestmark = pytest.mark.cluster
@@ -22,7 +22,7 @@ AWAY_SECONDS = 10  # longer than ssh tries
 def test_a_job_goes_on_without_a_lost_host_and_takes_it_again(engine, hosts_up, residents, undisturbed, tmp_path):
     options = ["--engine", engine, "-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **PAUSE)
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **jobs.SLOWLY)
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
     ended = lost_until_it_goes_on(job, hosts_up, SECOND, residents, tmp_path / "out")
     found = of_kind(tmp_path / "out", "world")
@@ -37,7 +37,7 @@ def test_a_spare_host_takes_a_lost_ones_place(hosts_up, residents, undisturbed, 
     listed.write_text("".join(f"{name} slots=1\n" for name in NAMES))
     options = ["-np", 2, "--max-np", 2, "--hostfile", listed, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **PAUSE)
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **jobs.SLOWLY)
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
     hosts_up.lose(SECOND, kept=residents.of(SECOND))
     try:
@@ -53,7 +53,7 @@ def test_a_spare_host_takes_a_lost_ones_place(hosts_up, residents, undisturbed, 
 def test_a_host_that_starts_anew_is_waited_for(hosts_up, residents, undisturbed, tmp_path):
     """Where no other may take its place: its processes end, and a moment later nothing answers there for a while."""
     options = ["-H", f"{FIRST}:1,{SECOND}:1", "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **PAUSE)
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **jobs.SLOWLY)
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
     hosts_up.end(SECOND, residents.of(SECOND))
     time.sleep(0.5)
@@ -74,7 +74,7 @@ def test_ranks_of_a_host_that_was_cut_off_end_when_it_is_back(hosts_up, resident
     """A pulled cable: its processes live on, and must neither disturb the job nor stay."""
     options = ["-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **PAUSE)
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **jobs.SLOWLY)
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 90)
     hosts_up.unplug(SECOND)
     try:

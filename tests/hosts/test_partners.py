@@ -8,7 +8,7 @@ import pytest
 from keras_par.base import host_memory
 from tests import worlds
 from tests.hosts import jobs
-from tests.hosts.losing import NUM_EPOCHS, PAUSE, lost_until_it_goes_on
+from tests.hosts.losing import NUM_EPOCHS, lost_until_it_goes_on
 from tests.launcher import of_kind
 
 pytestmark = pytest.mark.cluster
@@ -22,7 +22,7 @@ def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory
     """Nothing is on the disk before the loss."""
     options = ["--engine", engine, "-H", f"{FIRST}:{slots},{SECOND}:{slots}", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
-    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **PAUSE)
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **jobs.SLOWLY)
     everybody = [f"rank.{rank}" for rank in range(2 * slots)]
     worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/CKP-2_*.json")), 90)
     found = [path.parts[-3:] for path in host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/*/*.npz")]
@@ -40,7 +40,7 @@ def test_a_job_that_gives_up_takes_its_memory_away_on_all_hosts(hosts_up, reside
     listed = tmp_path / "hosts"
     listed.write_text(f"{FIRST} slots=1\n{SECOND} slots=1\n")
     options = ["--hostfile", listed, "--min-np", 2, "--max-restarts", 1, "--elastic-timeout", 1]
-    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **PAUSE)
+    job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **jobs.SLOWLY)
     worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{SECOND}/*/0.*/CKP-1_*.json")), 90)
     listed.write_text(f"{FIRST} slots=1\n")
     worlds.kill_rank(job, 0)

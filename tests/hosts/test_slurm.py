@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.hosts import slurm
-from tests.hosts.jobs import Residents
+from tests.hosts.jobs import SLOWLY, Residents
 from tests.hosts.namespaces import hosts
 from tests.launcher import program
 from tests.launcher import run as run_here
@@ -120,7 +120,7 @@ def test_a_rank_that_fails_is_named_with_its_node(shell, scripts):
 
 @pytest.mark.parametrize("script", ["run", "srun", "requeue"])
 def test_a_job_that_is_cancelled_leaves_nothing(script, shell, scripts, tmp_path):
-    scripts(tmp_path / "checkpoints", 500, PAUSE="0.1")
+    scripts(tmp_path / "checkpoints", 500, **SLOWLY)
     number = shell(f"sbatch --parsable {script}.sbatch").strip()
     wait_for((tmp_path / "checkpoints" / "CKP-1_14.json").exists, shell, script, 90)
     shell(f"scancel {number}")

@@ -17,7 +17,6 @@ from tests.launcher import of_kind, program
 pytestmark = pytest.mark.cluster
 FIRST, SECOND, THIRD = NAMES = ("kp-fault-0", "kp-fault-1", "kp-fault-2")
 ENGINES = ("mpi", "gloo")
-SLOWLY = {"PAUSE": "0.1"}  # seconds, of each step of a training that does not end by itself
 NAMED_WITHIN = 9  # seconds from the beginning of a hang
 TOGETHER = ("-H", f"{FIRST}:1,{SECOND}:1")
 
@@ -43,7 +42,7 @@ def test_a_rank_that_is_killed(engine, job):
 def test_an_agent_that_is_killed(engine, hosts_up, job, tmp_path):
     """What started it on its host ends, too, at once, though no agent is left there to see to that."""
     kept = sessions()
-    training = job("--engine", engine, *TOGETHER, program("train"), tmp_path / "checkpoints", 500, **SLOWLY)
+    training = job("--engine", engine, *TOGETHER, program("train"), tmp_path / "checkpoints", 500, **jobs.SLOWLY)
     training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
     [agent] = [pid for pid in hosts_up.pids(SECOND) if "-m keras_par.agent" in jobs.command_of(pid)]
     os.kill(agent, signal.SIGKILL)
@@ -57,7 +56,8 @@ def test_an_agent_that_is_killed(engine, hosts_up, job, tmp_path):
 @pytest.mark.parametrize("trouble", ["stop", "loop"])
 def test_a_rank_that_hangs(trouble, engine, job, tmp_path):
     options = ("--engine", engine, "--hang-after", 3, "--log-dir", tmp_path / "out", "--tee")
-    ended = job(*options, *TOGETHER, program("train"), "none", 1, f"{trouble}@9", SECONDS=str(NAMED_WITHIN)).wait()
+    training = (program("train"), "none", 1, f"{trouble}@9")
+    ended = job(*options, *TOGETHER, *training, TROUBLE_SECONDS=str(NAMED_WITHIN)).wait()
     [hang] = of_kind(tmp_path / "out", "hang")
     assert ended.status == 0 and hang["rank"] == 1
     assert {"stop": "is stopped by a signal", "loop": "is in a callback"}[trouble] in hang["text"]
@@ -83,7 +83,7 @@ def test_hosts_that_are_lost(hosts_up, job, tmp_path):
     jobs_of = {}
     for engine, host in (("mpi", SECOND), ("gloo", THIRD)):
         options = ("--engine", engine, "-H", f"{FIRST}:1,{host}:1", "--log-dir", tmp_path / engine, "--tee")
-        jobs_of[host] = job(*options, program("train"), tmp_path / f"of-{engine}", 500, **SLOWLY)
+        jobs_of[host] = job(*options, program("train"), tmp_path / f"of-{engine}", 500, **jobs.SLOWLY)
     for engine, training in zip(ENGINES, jobs_of.values(), strict=True):
         training.wait_for(tmp_path / f"of-{engine}" / "CKP-1_14.json", 90)
     lost = time.monotonic()
@@ -108,7 +108,7 @@ def test_hosts_that_do_not_reach_each_other(engine, hosts_up, job, tmp_path):
     """The launcher's own host still reaches both."""
     options = ("--engine", engine, "--log-dir", tmp_path / "out", "--tee", "--hang-after", 5, "--on-hang", "abort")
     listed = ("-H", ",".join(f"{name}:1" for name in NAMES))
-    training = job(*options, *listed, program("train"), tmp_path / "checkpoints", 500, **SLOWLY)
+    training = job(*options, *listed, program("train"), tmp_path / "checkpoints", 500, **jobs.SLOWLY)
     training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
     parted = time.monotonic()
     hosts_up.part(SECOND, THIRD)

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import keras_par as kp
 
-SECONDS = float(os.environ.get("SECONDS", "6"))  # of a trouble that passes
+SECONDS = float(os.environ.get("TROUBLE_SECONDS", "6"))  # of a trouble that passes
 PAUSE = float(os.environ.get("PAUSE", "0.02"))  # seconds, of each step, so that there is time to look
 
 directory, num_epochs, *troubles = sys.argv[1:]
