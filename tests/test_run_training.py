@@ -198,6 +198,18 @@ def test_a_rank_that_saves_after_an_interrupt_is_left_alone(tmp_path):
     assert (tmp_path / "saved").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_come_until_the_launcher_is_gone_leave_its_status(number, tmp_path):
+    job = Job("-np", 2, program("plain"), "sleep", 0, tmp_path)
+    for rank in range(2):
+        job.wait_for(tmp_path / f"ready.{rank}")
+    while job.process.poll() is None:
+        job.signal(number)
+        time.sleep(0.002)
+    ended = job.wait()
+    assert ended.status == 128 + number and ended.stderr.splitlines()[-1].startswith("keras-par: ")
+
+
 def test_a_job_outside_of_fit_ends_by_one_interrupt(tmp_path):
     job = Job("-np", 2, program("plain"), "sleep", 0, tmp_path)
     for rank in range(2):

@@ -213,10 +213,14 @@ def supervise(job: Job, engine: str, folder: RunFolder, console: Console, interr
 
 
 @contextlib.contextmanager
-def noted_signals() -> Iterator[list[int]]:
+def noted_signals(until_exit: bool = False) -> Iterator[list[int]]:
     """A list that grows with each signal by which the user or the system wants the job to end.
 
     Python gives signals to its main thread alone; in another the list stays empty.
+
+    Args:
+        until_exit: True if the process only exits afterwards. It ignores the signals from then on: Python would give
+            it their status instead of the job's.
     """
     received: list[int] = []
     last = 0.0
@@ -238,4 +242,4 @@ def noted_signals() -> Iterator[list[int]]:
         yield received
     finally:
         for each, handler in before.items():
-            signal.signal(each, handler)
+            signal.signal(each, signal.SIG_IGN if until_exit else handler)

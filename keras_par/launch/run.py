@@ -197,7 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not settings.forward:
         console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
     job = Job(command, worlds, plan, arguments.max_restarts, settings, ssh)
-    with noted_signals() as interrupts:
+    with noted_signals(until_exit=True) as interrupts:
         status = supervise(job, engine, folder, console, interrupts)
         is_shown = console.close()
     if not is_shown:
