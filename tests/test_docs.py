@@ -160,7 +160,9 @@ def test_a_terminal_completes_the_public_names():
         assert names <= set(dir(getattr(package, room)))
 
 
-@pytest.mark.parametrize("name", public_values(ray=pytest.mark.cluster, run=pytest.mark.long))
+@pytest.mark.parametrize(
+    "name", public_values(ray=pytest.mark.cluster, run=pytest.mark.long, shutdown=pytest.mark.long)
+)
 def test_examples_give_what_they_tell(name, ranks, tmp_path):
     """On two ranks, or where ranks are started in one process, as a program that has imported keras, np, tf and kp.
 

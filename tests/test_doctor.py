@@ -44,19 +44,29 @@ def permitted(monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def examined():
+    """The report of a real examination, without the self-test."""
+    return examine(with_self_test=False)
+
+
+@pytest.fixture(scope="module")
 def healthy():
-    """The report of the one real examination, with the self-test over both engines."""
+    """The report of the one real examination with the self-test, over both engines."""
+    return examine(with_self_test=True)
+
+
+def examine(with_self_test: bool) -> diagnosis.Report:
     with pytest.MonkeyPatch.context() as patch:
         for name in checks.ROOT_VARIABLES:
             patch.setenv(name, "1")
         patch.setenv("KERAS_BACKEND", "tensorflow")
-        return diagnosis.examine(engine=None, ranks=2, with_self_test=True)
+        return diagnosis.examine(engine=None, ranks=2, with_self_test=with_self_test)
 
 
 @pytest.fixture
-def without_ranks(healthy, monkeypatch):
+def without_ranks(examined, monkeypatch):
     """Spares TensorFlow's loading, whose result is known, and forbids the self-test."""
-    monkeypatch.setattr(installed, "load", lambda mpirun: healthy.loaded)
+    monkeypatch.setattr(installed, "load", lambda mpirun: examined.loaded)
     monkeypatch.setattr(selftest, "run", lambda *arguments: pytest.fail("ranks were started on a broken host"))
 
 
@@ -114,6 +124,7 @@ def start(python: Path | str, *arguments: str, **variables: str) -> tuple[int, d
 # A healthy host
 
 
+@pytest.mark.long
 def test_both_engines_pass_the_self_test_on_two_ranks(healthy):
     assert [finding.text for finding in healthy.findings if finding.severity == "error"] == []
     assert [outcome.engine for outcome in healthy.self_test] == ["mpi", "gloo"]
@@ -129,6 +140,7 @@ def test_both_engines_pass_the_self_test_on_two_ranks(healthy):
         assert outcome.messages[-1].megabytes_per_second > 100 * outcome.messages[0].megabytes_per_second
 
 
+@pytest.mark.long
 def test_table_and_json_say_the_same(healthy, call, monkeypatch):
     monkeypatch.setattr(diagnosis, "examine", lambda *arguments: healthy)
     (status, table), (json_status, found) = call(), call("--json")
@@ -146,16 +158,16 @@ def test_table_and_json_say_the_same(healthy, call, monkeypatch):
             assert float(speed) == pytest.approx(message["megabytes_per_second"], rel=0.06)
 
 
-def test_what_is_found_is_what_is_here(healthy):
-    versions = healthy.installed.versions
+def test_what_is_found_is_what_is_here(examined):
+    versions = examined.installed.versions
     assert versions["keras-par"] == keras_par.__version__ and versions["numpy"] and versions["keras"]
-    assert healthy.installed.horovod_built_for == versions["tensorflow"]
-    assert healthy.installed.mpi.startswith("Open MPI 4")
-    assert healthy.loaded.engines == {"mpi": True, "gloo": True, "nccl": False}
-    assert 1 <= healthy.host.allowed_cores <= healthy.host.physical_cores <= healthy.host.logical_cores
-    assert 0 < healthy.host.memory_available <= healthy.host.memory
-    assert healthy.recommended.engine == "mpi"
-    assert healthy.recommended.ranks * healthy.recommended.threads <= healthy.host.usable_cores
+    assert examined.installed.horovod_built_for == versions["tensorflow"]
+    assert examined.installed.mpi.startswith("Open MPI 4")
+    assert examined.loaded.engines == {"mpi": True, "gloo": True, "nccl": False}
+    assert 1 <= examined.host.allowed_cores <= examined.host.physical_cores <= examined.host.logical_cores
+    assert 0 < examined.host.memory_available <= examined.host.memory
+    assert examined.recommended.engine == "mpi"
+    assert examined.recommended.ranks * examined.recommended.threads <= examined.host.usable_cores
 
 
 # What is broken: installed packages

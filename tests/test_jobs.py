@@ -258,6 +258,7 @@ def test_an_engine_that_the_launch_does_not_offer_is_refused(tmp_path):
     assert "init(engine='mpi') does not fit this launch, which is solo with 1 rank(s)" in job.output
 
 
+@pytest.mark.long
 def test_only_rank_0_shows_a_progress_bar(tmp_path):
     script = write_script(
         tmp_path,

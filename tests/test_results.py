@@ -9,7 +9,9 @@ from tests.ranks.pool import together
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("num_rows", [64, 65, 50])
+@pytest.mark.parametrize(
+    "num_rows", [65, pytest.param(64, marks=pytest.mark.long), pytest.param(50, marks=pytest.mark.long)]
+)
 def test_evaluate_predict_and_batches_return_the_whole(num_rows, size, ranks, plain, exactness):
     [twin], results = together(
         plain.begin(tasks.results, num_rows=num_rows, batch_size=16, distributed=False),

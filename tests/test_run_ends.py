@@ -59,6 +59,7 @@ def test_an_error_on_all_ranks_is_one_verdict_though_one_is_slow_to_end():
     assert "at step 9 of epoch 1" in job.last_panel and "SIGTERM" not in job.last_panel
 
 
+@pytest.mark.long
 def test_a_loss_that_is_no_number_is_told_with_its_place():
     job = run("-np", 2, program("train"), "none", 1, "nan@9")
     assert job.status == 1

@@ -189,6 +189,7 @@ def test_restarts_end(tmp_path):
     assert len(of_kind(folder, "restart")) == 2 and of_kind(folder, "end")[0]["status"] == 9
 
 
+@pytest.mark.long
 def test_a_rank_that_saves_after_an_interrupt_is_left_alone(tmp_path):
     job = Job("-np", 2, program("plain"), "save", 0, tmp_path)
     for rank in range(2):

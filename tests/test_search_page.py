@@ -91,6 +91,7 @@ def test_the_page_of_a_search_shows_what_was_found(searched, browser):
     assert rows[0][5] == f"{longer:+.2%}"
 
 
+@pytest.mark.long
 def test_the_bars_are_as_long_as_what_they_show(searched, browser):
     page, found = searched
     look(browser, page, 1200)
@@ -110,6 +111,7 @@ def test_the_bars_are_as_long_as_what_they_show(searched, browser):
         assert bar == pytest.approx(100 * float(row[1] or 0) / longest, abs=0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_any_window(searched, browser, width, scheme):

@@ -395,6 +395,7 @@ FAILING = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("callback", FAILING)
 def test_a_file_that_fails_ends_all_ranks(callback, tmp_path):
     """Rank 0 finds a folder where it would write a file, or a backup that is none."""
