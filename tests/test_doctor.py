@@ -220,9 +220,9 @@ def test_the_supported_versions_are_those_of_the_project():
 @pytest.mark.parametrize(
     ("version", "supported"), [("3.14", True), ("3.14.0rc1", True), ("3.9.2", False), ("4", False), ("", False)]
 )
-def test_versions_are_compared_by_number(version, supported, healthy):
-    versions = healthy.installed.versions | {"keras": version}
-    found = list(checks.check_versions(dataclasses.replace(healthy.installed, versions=versions)))
+def test_versions_are_compared_by_number(version, supported, examined):
+    versions = examined.installed.versions | {"keras": version}
+    found = list(checks.check_versions(dataclasses.replace(examined.installed, versions=versions)))
     assert bool(found) is not supported
 
 
@@ -265,14 +265,16 @@ def test_a_tensorflow_that_never_loads_is_given_up(tmp_path, monkeypatch):
     assert time.monotonic() - begin < 5
 
 
-def test_a_crash_of_horovod_is_not_blamed_on_tensorflow(healthy):
+def test_a_crash_of_horovod_is_not_blamed_on_tensorflow(examined):
     loaded = installed.understand('{"tensorflow": "2.21.0", "gpus": 0}\n', "", installed.describe_end(-11))
-    [finding] = checks.check_loading(healthy.installed, loaded)
+    [finding] = checks.check_loading(examined.installed, loaded)
     assert finding.check == "horovod" and "(it was ended by SIGSEGV): run 'keras-par install-horovod" in finding.text
 
 
-def test_horovod_that_loads_with_another_tensorflow_is_a_note(healthy):
-    [finding] = checks.check_loading(dataclasses.replace(healthy.installed, horovod_built_for="2.20.0"), healthy.loaded)
+def test_horovod_that_loads_with_another_tensorflow_is_a_note(examined):
+    [finding] = checks.check_loading(
+        dataclasses.replace(examined.installed, horovod_built_for="2.20.0"), examined.loaded
+    )
     assert finding.severity == "note" and "was built for TensorFlow 2.20.0" in finding.text
 
 
@@ -375,9 +377,9 @@ def test_horovod_without_engines_is_named(call, monkeypatch, without_ranks):
 
 
 @pytest.fixture
-def rank_program(healthy, monkeypatch, tmp_path):
+def rank_program(examined, monkeypatch, tmp_path):
     """A function that puts a Python program in the place of the self-test's ranks."""
-    monkeypatch.setattr(installed, "load", lambda mpirun: healthy.loaded)
+    monkeypatch.setattr(installed, "load", lambda mpirun: examined.loaded)
     monkeypatch.setattr(selftest.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
 
     def write(text: str) -> Path:
@@ -453,10 +455,10 @@ def test_a_launcher_that_does_not_start_is_named(tmp_path):
     assert status == 127 and "No such file or directory" in selftest.telling_line(output)
 
 
-def test_another_mpi_gets_no_options_of_open_mpi(healthy):
-    other = dataclasses.replace(healthy.installed, mpi="Intel(R) MPI Library")
+def test_another_mpi_gets_no_options_of_open_mpi(examined):
+    other = dataclasses.replace(examined.installed, mpi="Intel(R) MPI Library")
     assert selftest.launch_command("mpi", other, 4)[1:] == ["-np", "4"]
-    assert "--oversubscribe" in selftest.launch_command("mpi", healthy.installed, 4)
+    assert "--oversubscribe" in selftest.launch_command("mpi", examined.installed, 4)
 
 
 # The host, and what is recommended for it

@@ -14,11 +14,10 @@ from tests.launcher import of_kind
 
 pytestmark = pytest.mark.cluster
 FIRST, SECOND, THIRD = NAMES = ("kp-worlds-0", "kp-worlds-1", "kp-worlds-2")
-ENGINES = ("mpi", "gloo")
 AWAY_SECONDS = 10  # longer than ssh tries
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["mpi", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_a_job_goes_on_without_a_lost_host_and_takes_it_again(engine, hosts_up, residents, undisturbed, tmp_path):
     options = ["--engine", engine, "-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]

@@ -88,7 +88,7 @@ def test_the_page_tells_the_truth(hosts_up, shell, tmp_path):
     assert follow(PAGE, tmp_path, hosts_up.within(LOGIN)) > 0
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2])
+@pytest.mark.parametrize("num_nodes", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("script", ["run", "srun"])
 def test_ranks_train_as_on_one_host(script, num_nodes, shell, scripts, one_host):
     scripts("none", 1)

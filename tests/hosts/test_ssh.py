@@ -74,14 +74,14 @@ def test_ranks_train_over_hosts(engine, named, hosts_up, job, one_host, tmp_path
     assert described["hosts"] == {"0": FIRST, "1": SECOND} and described["engine"] == engine
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["mpi", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_ranks_train_over_three_hosts(engine, job, one_host):
     listed = ",".join(f"{name}:1" for name in NAMES)
     found = weights(job("--engine", engine, "-H", listed, program("train"), "none", 1).wait())
     assert len(found) == 3 and found == one_host(3, engine)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["mpi", pytest.param("gloo", marks=pytest.mark.slow)])
 def test_a_slow_link_that_loses_packets_changes_nothing(engine, hosts_up, job, one_host):
     expected = one_host(width=WIDE)
     hosts_up.limit(SECOND, 20, "4kb", 1)
@@ -110,7 +110,7 @@ def test_over_mpi_hosts_may_find_a_loopback_address_for_their_names(as_debian_ha
     assert "Then rank 0 exited with status 1" in ended.last_panel
 
 
-@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("is_told", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_over_mpi_a_link_may_lead_to_the_environment(is_told, job, one_host, tmp_path):
     """As where homes are links to a shared disk; its user may have told Open MPI of it, too."""
     (tmp_path / "home").symlink_to(sys.prefix)

@@ -52,8 +52,15 @@ def test_an_agent_that_is_killed(engine, hosts_up, job, tmp_path):
     assert sessions() <= kept
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("trouble", ["stop", "loop"])
+HANGS = [
+    ("stop", "mpi"),
+    ("loop", "gloo"),
+    pytest.param("stop", "gloo", marks=pytest.mark.slow),
+    pytest.param("loop", "mpi", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("trouble", "engine"), HANGS)
 def test_a_rank_that_hangs(trouble, engine, job, tmp_path):
     options = ("--engine", engine, "--hang-after", 3, "--log-dir", tmp_path / "out", "--tee")
     training = (program("train"), "none", 1, f"{trouble}@9")
