@@ -59,15 +59,15 @@ test-long: setup browser
 # Hosts are network namespaces with OpenSSH servers, or a SLURM, of their own, which root makes.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env env PATH="$$PATH")
 CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client slurm-wlm munge
-WHICH ?= cluster and not slow
+CLUSTER_TESTS ?= cluster and not slow
 test-cluster: setup
 	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { $(SUDO) apt-get update -qq && $(SUDO) $(CLUSTER); } > /dev/null 2>&1 || \
 	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
-	$(SUDO) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "$(WHICH)"
+	$(SUDO) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "$(CLUSTER_TESTS)"
 
 test-all: check browser
 	$(PYTEST) -m "not cluster"
-	$(MAKE) test-cluster WHICH=cluster
+	$(MAKE) test-cluster CLUSTER_TESTS=cluster
 	$(MAKE) test-keras KERAS=3.14.0
 	$(MAKE) test-keras KERAS=nightly
 

@@ -88,7 +88,7 @@ def test_several_steps_per_execution(ranks, whole, tmp_path):
         assert equal(ours, theirs)
 
 
-@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_an_evaluation_before_training_changes_nothing(size, ranks, whole, tmp_path):
     options = {"folder": str(tmp_path), "data": "arrays", "smooth": True, "evaluate_first": True}
     ranks(size).run(checkpoint_tasks.fit, stop=(2, 3), asynchronous=False, **options)
