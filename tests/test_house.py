@@ -243,7 +243,7 @@ def state_of(path: Path) -> set[str]:
         value, name = ast.unparse(node.value), ast.unparse(target)
         holds = value in ("[]", "{}", "set()", "dict()") or value.startswith("defaultdict")
         holds = holds or value.partition("(")[0] in changing
-        if holds or re.match(r"(contextvars\.)?ContextVar|weakref\.|threading\.(local|Lock|RLock)", value):
+        if holds or re.match(r"(contextvars\.)?ContextVar|weakref\.|threading\.(local|Lock|RLock)|queue\.", value):
             found.add(name)
     return found
 

@@ -23,6 +23,8 @@ def main() -> None:
     gc.enable()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
+    if kind == "plain":
+        tf.data.Dataset.__iter__ = untuned(tf.data.Dataset.__iter__)
     rank, size = join() if kind == "ranks" else (0, 1)
     with Client(address, "AF_UNIX", authkey=os.environ["KERAS_PAR_TEST_KEY"].encode()) as parent:
         parent.send((rank, size, os.getpid()))
@@ -41,6 +43,23 @@ def main() -> None:
                 parent.send(("ok", value))
             except Exception as error:
                 parent.send(("error", type(error).__name__, str(error), traceback.format_exc()))
+
+
+def untuned(iterate):
+    """Iterators that tf.data does not tune: to delete one that it tunes can take a minute (`seam/feed/let_go.py`).
+
+    What is read stays the same. A process was once killed for two and a half minutes of that.
+    """
+    import tensorflow as tf
+
+    def untuned_iterator(self):
+        if not tf.executing_eagerly():
+            return iterate(self)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return iterate(self.with_options(options))
+
+    return untuned_iterator
 
 
 def join() -> tuple[int, int]:

@@ -12,6 +12,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from keras_par.job import heartbeat
 from keras_par.seam.call.inexact import say_of_unknown_length
 from keras_par.seam.feed.input import Source, without_distribution
+from keras_par.seam.feed.let_go import let_go_aside
 from keras_par.seam.feed.position import Position, order_of, replay
 from keras_par.seam.feed.shards import Part, ThinShard, first_row, maybe_empty, zeros
 from keras_par.seam.together import run as runs
@@ -128,7 +129,7 @@ class ShardedEpochIterator(TFEpochIterator):
         dataset = self._source.uncut if self._is_spare else super()._get_iterator()
         skip, self._skip = self._skip, 0
         self._read.append(skip)
-        return dataset.skip(skip) if skip else dataset
+        return let_go_aside(dataset.skip(skip) if skip else dataset)
 
     def _enumerate_iterator(self):
         """Keras's steps, without those of a resumed epoch that were done before."""
@@ -216,9 +217,8 @@ def newest() -> ShardedEpochIterator | None:
 def released_after():
     """Around a call of `fit`, `evaluate` or `predict`: lets go of the iterators it made when it ends.
 
-    A generator that was not read to its end keeps its iterator alive until garbage is collected, maybe minutes later.
-    To delete an iterator of tf.data then takes as long as its tuning thread sleeps, which is up to as long as it has
-    lived, and all ranks would wait for the one that collects.
+    A generator that was not read to its end keeps its iterator, and what this has read ahead, until garbage is
+    collected, maybe minutes later.
     """
     token = _made.set([])
     try:

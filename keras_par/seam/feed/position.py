@@ -14,6 +14,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
 
+from keras_par.seam.feed.let_go import let_go_aside
 from keras_par.seam.feed.py_dataset import InOrder, state_from
 
 
@@ -47,7 +48,7 @@ def replay(adapter: DataAdapter, dataset: tf.data.Dataset, position: Position) -
     """
     amount = amount_to_read(adapter)
     for was_read in position.earlier:
-        iterator = iter(dataset.take(1) if amount == 1 else dataset)
+        iterator = iter(let_go_aside(dataset.take(1) if amount == 1 else dataset))
         if was_read == "1" and amount != 0:
             for _ in iterator:
                 pass

@@ -1,0 +1,25 @@
+"""No rank waits for tf.data's tuning thread when it lets go of an iterator."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests import let_go_tasks as tasks
+from tests.ranks.pool import REPOSITORY, WITH_EXTRAS, environment
+
+
+def test_iterators_are_not_waited_for():
+    command = [sys.executable, "-m", "tests.let_go_tasks"]
+    output = subprocess.check_output(command, cwd=REPOSITORY, env=environment(**WITH_EXTRAS), text=True, timeout=120)
+    seconds = json.loads(output.splitlines()[-1])
+    assert len(seconds) == tasks.COUNT
+    assert max(seconds) < 0.3, seconds
+
+
+@pytest.mark.parametrize("is_tuned", [True, False])
+def test_fit_lets_go_aside_of_what_is_tuned(is_tuned, ranks):
+    """Of 3 epochs, a spare iterator after each, and 3 evaluations with theirs."""
+    results = ranks(2).run(tasks.fit, is_tuned=is_tuned)
+    assert results == [{"size": 2, "made": 12 if is_tuned else 0, "left": 0}] * 2
