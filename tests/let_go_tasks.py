@@ -44,32 +44,33 @@ def seconds() -> list[float]:
 
 
 def fit(is_tuned: bool) -> dict:
-    """How many iterators were let go aside by a training and an evaluation, and threads that wait for any still."""
-    import threading
-
+    """How many iterators of a training and its evaluations were to be let go aside, and how many were soon after it."""
     import keras_par as kp
     from keras_par.seam.feed import let_go
 
-    made = []
-    original = let_go.DeletedAside.__iter__
+    made, deleted = [], []
+    iterate, delete = let_go.DeletedAside.__iter__, let_go._delete
 
     def noted(self):
         made.append(self)
-        return original(self)
+        return iterate(self)
 
-    let_go.DeletedAside.__iter__ = noted
+    def counted(handle):
+        delete(handle)
+        deleted.append(handle)
+
+    let_go.DeletedAside.__iter__, let_go._delete = noted, counted
     try:
         with kp.DataParallel().scope():
             model = keras.Sequential([keras.layers.Input((300,)), keras.layers.Dense(1)])
             model.compile("sgd", "mse")
         model.fit(tuned(is_tuned), epochs=3, validation_data=tuned(is_tuned), verbose=0)
+        end = time.monotonic() + 30
+        while len(deleted) < len(made) and time.monotonic() < end:
+            time.sleep(0.05)
     finally:
-        let_go.DeletedAside.__iter__ = original
-    end = time.monotonic() + 30
-    while any(thread.name == "keras-par-iterator" for thread in threading.enumerate()) and time.monotonic() < end:
-        time.sleep(0.05)
-    left = sum(thread.name == "keras-par-iterator" for thread in threading.enumerate())
-    return {"size": kp.size(), "made": len(made), "left": left}
+        let_go.DeletedAside.__iter__, let_go._delete = iterate, delete
+    return {"size": kp.size(), "made": len(made), "deleted": len(deleted)}
 
 
 if __name__ == "__main__":

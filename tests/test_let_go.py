@@ -22,4 +22,5 @@ def test_iterators_are_not_waited_for():
 def test_fit_lets_go_aside_of_what_is_tuned(is_tuned, ranks):
     """Of 3 epochs, a spare iterator after each, and 3 evaluations with theirs."""
     results = ranks(2).run(tasks.fit, is_tuned=is_tuned)
-    assert results == [{"size": 2, "made": 12 if is_tuned else 0, "left": 0}] * 2
+    count = 12 if is_tuned else 0
+    assert results == [{"size": 2, "made": count, "deleted": count}] * 2

@@ -47,12 +47,12 @@ def let_go_aside(dataset: Any) -> Iterable:
 
 @functools.cache
 def _begin() -> None:
-    threading.Thread(target=_delete_all, name="keras-par-iterators", daemon=True).start()
+    threading.Thread(target=_delete_all, name="kp-iterators", daemon=True).start()
 
 
 def _delete_all() -> None:
     while True:
-        threading.Thread(target=_delete, args=(_unused.get(),), name="keras-par-iterator", daemon=True).start()
+        threading.Thread(target=_delete, args=(_unused.get(),), name="kp-iterator", daemon=True).start()
 
 
 def _delete(handle: list) -> None:
