@@ -52,7 +52,8 @@ def _begin() -> None:
 
 def _delete_all() -> None:
     while True:
-        threading.Thread(target=_delete, args=(_unused.get(),), name="kp-iterator", daemon=True).start()
+        handle = _unused.get()
+        threading.Thread(target=_delete, args=[handle], name="kp-iterator", daemon=True).start()
 
 
 def _delete(handle: list) -> None:
