@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.ranks.pool import RankPool
-from tests.sweeps import EVERY
+from tests.sweeps import EVERY, LONG_EVERY
 
 RAN, DISTANCES = "keras_par_ran", "keras_par_distances"  # what a worker tells
 
@@ -60,14 +60,16 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks as long what `sweeps` leaves to `make test-long`."""
-    seen: Counter[str] = Counter()
-    for item in items:
-        name = f"{item.path.name}::{item.originalname}"
-        if name in EVERY and item.get_closest_marker("slow") is None:
-            if seen[name] % EVERY[name]:
-                item.add_marker(pytest.mark.long)
-            seen[name] += 1
+    """Marks as long what `sweeps` leaves to `make test-long`, and as slow what that leaves to `make test-all`."""
+    for every, mark in ((EVERY, pytest.mark.long), (LONG_EVERY, pytest.mark.slow)):
+        seen: Counter[str] = Counter()
+        for item in items:
+            name = f"{item.path.name}::{item.originalname}"
+            is_left = every is EVERY or item.get_closest_marker("long") is not None
+            if name in every and is_left and item.get_closest_marker("slow") is None:
+                if seen[name] % every[name]:
+                    item.add_marker(mark)
+                seen[name] += 1
 
 
 def pytest_configure(config):

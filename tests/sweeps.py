@@ -1,9 +1,13 @@
-"""Which cases of long sweeps `make test` runs: every n-th of those that are not slow anyway.
+"""Which cases of long sweeps `make test` and `make test-long` run: every n-th of those that are not slow anyway.
 
-A number should share no divisor with that of ranks or layouts, which come in turns. `make test-long` runs the others.
+A number should share no divisor with that of ranks or layouts, which come in turns.
 """
 
+# What `make test` leaves is run by `make test-long`.
+
 EVERY = {
+    "test_batch_losses.py::test_it_trains_and_tests_as_in_one_process": 3,
+    "test_batch_losses.py::test_it_does_so_on_any_ranks_with_any_step": 3,
     "test_callback_memory.py::test_on_as_many_ranks_it_decides_the_same_bit_by_bit": 3,
     "test_catalogue.py::test_a_strategy_ends_where_one_process_ends": 9,
     "test_collectives.py::test_a_reducer_sums_or_averages_every_kind_of_gradient": 5,
@@ -42,4 +46,22 @@ EVERY = {
     "test_stock_callbacks.py::test_tensorboard": 3,
     "test_zero.py::test_all_stages_end_where_one_process_ends_and_two_where_data_parallel_does": 3,
     "test_zero.py::test_what_is_there_is_divided_or_made_whole": 5,
+}
+
+# Of what `make test` leaves, `make test-long` runs every n-th case, and `make test-all` the others: the sweeps that took
+# longest as wholes, so that continuous integration ends well before it is cut off.
+LONG_EVERY = {
+    "test_batch_losses.py::test_it_does_so_on_any_ranks_with_any_step": 3,
+    "test_catalogue.py::test_a_strategy_ends_where_one_process_ends": 5,
+    "test_communicators.py::test_a_breach_is_found_on_every_rank": 3,
+    "test_exactness.py::test_ranks_end_where_one_process_ends": 3,
+    "test_model_parallel.py::test_a_mesh_ends_where_one_process_ends": 3,
+    "test_model_parallel.py::test_every_way_of_training_ends_where_one_process_ends": 3,
+    "test_random.py::test_ranks_end_where_one_process_ends_with_its_random_numbers": 3,
+    "test_recompute.py::test_layers_that_are_recomputed_train_as_one_process": 3,
+    "test_resume.py::test_on_as_many_ranks_it_ends_bit_by_bit_the_same": 3,
+    "test_search.py::test_what_is_found_trains_as_one_process": 3,
+    "test_search.py::test_what_is_planned_to_be_sent_is_what_a_step_sends": 3,
+    "test_small_batches.py::test_training_ends_where_one_process_ends": 3,
+    "test_steps.py::test_steps_of_ones_own_end_where_one_process_ends": 3,
 }

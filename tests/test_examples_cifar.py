@@ -43,7 +43,7 @@ def test_mobilenet_starts_from_the_weights_of_rank_0(data_dir):
     assert initial["0"] != initial["1"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_each_rank_reads_its_own_rows_and_draws_its_own_crops(data_dir, tmp_path):
     """On one image for all rows, so that what ranks see differs by crop and flip alone; and on the data set."""
     script = write_script(

@@ -17,7 +17,7 @@ def quickstart(tmp_path_factory):
     return job, folder
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_quickstart_loses_what_one_process_loses(quickstart):
     """Rows A7 and K1: equal losses on all ranks, as LossMonitor prints them."""
     job, _ = quickstart

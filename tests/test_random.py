@@ -125,7 +125,7 @@ def test_what_predict_draws_is_what_one_process_draws(ranks, plain):
         np.testing.assert_allclose(result["second"], twin["second"], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_texts_that_are_drawn_are_those_of_one_process(ranks, plain, exactness):
     [twin] = plain.run(random_tasks.generated, distributed=False)
     assert twin["texts"][0] != twin["texts"][1]

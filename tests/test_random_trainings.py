@@ -144,7 +144,7 @@ def differ_nowhere_of(seeds: range, ranks, plain, exactness) -> None:
     assert not wrong, "\n\n".join(f"seed {seed}: {said}" for seed, said in wrong.items())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(20, 200, 20))])
 def test_random_trainings(first, ranks, plain, exactness):
     differ_nowhere_of(range(first, first + 20), ranks, plain, exactness)

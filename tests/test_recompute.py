@@ -69,7 +69,7 @@ def test_every_mode_of_kerass_scope_trains_as_without(name, layout, mode, ranks,
     compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=(), mode=mode)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "tolerance"),
     [pytest.param("mixed_float16", 2e-3, marks=pytest.mark.slow), ("mixed_bfloat16", 1e-2)],
@@ -112,7 +112,7 @@ def test_a_step_sends_twice_what_goes_forward(name, layout, ranks):
     assert found[0]["layers"] == without[0]["layers"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [recompute_tasks.DATA, pytest.param("columns and rows", marks=pytest.mark.slow)])
 def test_a_step_takes_less_memory(layout):
     job = start("mpirun", 2, program("recompute_memory"), layout, **memory.KEEPING_NONE)

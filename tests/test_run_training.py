@@ -141,7 +141,7 @@ def test_what_ranks_tell_each_other_of_an_error_is_no_callbacks_time(tmp_path):
     assert second["callback"] < 2, second  # it is in the sum of gradients meanwhile
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("pause", "rows", "phase"), [(0.1, 8, "data"), (0.0, 4096, "forward-backward")])
 def test_computing_is_told_from_reading(tmp_path, pause, rows, phase):
     """Steps of some 100 ms, which either their data or their products take; ten looks a second tell which."""

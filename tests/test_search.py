@@ -84,7 +84,7 @@ def divided_models(draw):
     return kind, draw(st.lists(part, min_size=1, max_size=4)), mesh, draw(st.lists(st.integers(0, 30), min_size=3))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(divided_models())
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_random_models_send_what_is_planned(ranks, drawn):
@@ -528,7 +528,7 @@ def test_calibrate_needs_two_ranks(tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "is not a whole number of at least 2" in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_calibrate_measures_what_costs_are_made_of(tmp_path):
     path = tmp_path / "machine.toml"
     command = [str(scripts() / "keras-par"), "calibrate", "-np", "2", "--write", str(path)]

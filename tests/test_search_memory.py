@@ -203,7 +203,7 @@ def test_what_layers_send_again_is_planned(name, mesh, ranks):
         assert sum(twice["counted"].values()) > sum(once["counted"].values())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_plan_that_computes_layers_again_trains_as_one_process(inline, ranks, plain, exactness):
     machine = KNOWN.text()

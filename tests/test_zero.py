@@ -220,7 +220,7 @@ def formula(stage: int, size: int, num_layers: float) -> tuple[float, float]:
     return most - (1 / size if stage == 3 else 0), most  # where a weight is updated at once, and its gradient goes
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "size"), PEAKS)
 def test_memory_is_what_the_formula_says(stage, size):
     ratios = [peak / weights for peak, weights in peaks(stage, size, "mlp", 2048)]
@@ -242,7 +242,7 @@ def test_memory_of_a_gpt_grows_with_its_weights_as_the_formula_says(stage, size)
     assert all(lowest <= ratio <= 1.1 * most for ratio in ratios), (ratios, most)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_example_trains_what_one_rank_cannot_hold():
     job = start("mpirun", 2, "examples/fsdp.py", "--zero", "3")
     assert job.status == 0 and job.find("trained by 2 ranks of 700 MB"), job.output
