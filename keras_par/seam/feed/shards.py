@@ -143,7 +143,11 @@ def num_rows(leaf) -> tf.Tensor:
 
 
 def take(leaf, start, stop):
-    """Rows [start, stop) of a dense, ragged or sparse tensor, or of an array."""
+    """Rows [start, stop) of a dense, ragged or sparse tensor, in memory of their own.
+
+    A slice of a tensor that a generator gave is NumPy's memory. TensorFlow takes the slice for its own, so that the
+    next operation of the graph may write its result there, into the user's array.
+    """
     if isinstance(leaf, tf.SparseTensor):
         start, stop = tf.cast(start, tf.int64), tf.cast(stop, tf.int64)
         begin = tf.concat([[start], tf.zeros([leaf.shape.rank - 1], tf.int64)], 0)
@@ -151,4 +155,4 @@ def take(leaf, start, stop):
         rows = tf.sparse.slice(leaf, begin, length)
         rows.set_shape([None, *leaf.shape[1:]])  # which the slice forgets
         return rows
-    return leaf[start:stop]
+    return tf.gather(leaf, tf.range(start, stop))
