@@ -38,7 +38,7 @@ def judge(losses: list[tuple[float, float, float]]) -> list[str | None]:
     """What losses of a batch and its halves, drawn with random numbers and taken for means, are said to be."""
     from keras_par.seam.call.probe import NEAR, judged
 
-    return [judged(*each, NEAR, "mean") for each in losses]
+    return [judged(*each, NEAR) for each in losses]
 
 
 def complaint(kind: str) -> list[str]:

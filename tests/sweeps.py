@@ -48,8 +48,8 @@ EVERY = {
     "test_zero.py::test_what_is_there_is_divided_or_made_whole": 5,
 }
 
-# Of what `make test` leaves, `make test-long` runs every n-th case, and `make test-all` the others: the sweeps that took
-# longest as wholes, so that continuous integration ends well before it is cut off.
+# Of what `make test` leaves, `make test-long` runs every n-th case, and `make test-all` the others. These sweeps took
+# longest as wholes. Continuous integration is to end well before it is cut off.
 LONG_EVERY = {
     "test_batch_losses.py::test_it_does_so_on_any_ranks_with_any_step": 3,
     "test_catalogue.py::test_a_strategy_ends_where_one_process_ends": 5,

@@ -45,9 +45,12 @@ def test_gradients_that_cannot_be_made_right_where_they_are_taken_are_told_of(ki
         ("mean", {}, None),
         ("vector", {}, None),
         ("mean-dropout", {}, None),
-        ("sum", {}, 'custom_loss="sum"'),
-        ("sum-dropout", {}, 'custom_loss="sum"'),
-        ("add-loss", {}, 'custom_loss="sum"'),
+        ("sum", {}, None),
+        ("sum-dropout", {}, None),
+        ("add-loss", {}, None),
+        ("sum", {"custom_loss": "mean"}, 'custom_loss="sum"'),
+        ("sum-dropout", {"custom_loss": "mean"}, 'custom_loss="sum"'),
+        ("add-loss", {"custom_loss": "mean"}, 'custom_loss="sum"'),
         ("sum", {"custom_loss": "sum"}, None),
         ("add-loss", {"custom_loss": "sum"}, None),
         ("mean", {"custom_loss": "sum"}, 'custom_loss="mean"'),
@@ -65,4 +68,4 @@ def test_losses_that_are_taken_for_what_they_are_not_are_told_of_once(kind, opti
 def test_a_half_without_a_loss_tells_no_sum_from_a_mean(ranks):
     """As a hinge's, which random numbers bring near to a sum."""
     losses = [(0.118005, 0.0, 0.119118), (2.1, 1.0, 1.0), (1.02, 1.0, 1.0)]
-    assert ranks(1).run(step_tasks.judge, losses=losses) == [[None, "sum", None]]
+    assert ranks(1).run(step_tasks.judge, losses=losses) == [[None, "sum", "mean"]]

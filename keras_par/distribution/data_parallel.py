@@ -8,7 +8,7 @@ import keras
 
 from keras_par.distribution.seeds import share_random_state
 from keras_par.distribution.start import start, tuned
-from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder, Zero
+from keras_par.plan.options import Compression, CustomLoss, Options, ReduceBy, Reduction, Remainder, Zero
 from keras_par.seam.variables.layouts import mesh_of_rows
 
 
@@ -56,7 +56,8 @@ class DataParallel(keras.distribution.DataParallel):
             docs/performance.md.
         custom_loss: what the losses are that no loss function of Keras's reduces: those that a `train_step` of your own
             computes, and those that layers add by `add_loss`. "mean": means over the rows of a batch, which count with
-            a rank's share of the rows. "sum": sums over rows, which add up over ranks. See docs/exactness.md.
+            a rank's share of the rows. "sum": sums over rows, which add up over ranks. "auto" finds out which of both
+            with the first batch, before anything is trained. See docs/exactness.md.
         reduce_by: the way of a step's collectives over ranks of one host: "auto" takes the host's shared memory if all
             ranks are on it and compute on its processors, and else Horovod; "horovod" and "shared_memory" insist on
             one. Eager steps go by Horovod in any case. `kp.describe` shows the way of each.
@@ -83,7 +84,7 @@ class DataParallel(keras.distribution.DataParallel):
         broadcast_variables: bool = Options.broadcast_variables,
         remainder: Remainder = Options.remainder,
         autotune: bool | str | os.PathLike = False,
-        custom_loss: Reduction = Options.custom_loss,
+        custom_loss: CustomLoss = Options.custom_loss,
         reduce_by: ReduceBy = Options.reduce_by,
         sync_batch_norm: bool = Options.sync_batch_norm,
         recompute: Sequence[str] = Options.recompute,

@@ -7,7 +7,7 @@ import keras
 
 from keras_par.distribution.seeds import share_random_state
 from keras_par.distribution.start import start
-from keras_par.plan.options import Compression, Options, ReduceBy, Reduction, Remainder, Zero
+from keras_par.plan.options import Compression, CustomLoss, Options, ReduceBy, Reduction, Remainder, Zero
 from keras_par.seam.variables.layouts import mesh_of
 
 
@@ -43,7 +43,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         compression: None, "fp16" or "bf16": how gradients are sent to ranks with other rows.
         broadcast_variables: True gives all ranks rank 0's initial weights, optimizer and metric state.
         remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
-        custom_loss: "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
+        custom_loss: "auto", "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
         reduce_by: the way of sums over all ranks, see `kp.DataParallel`.
         sync_batch_norm: True makes every `BatchNormalization` a synchronized one, see `kp.DataParallel`.
         recompute: patterns of layers to be computed again in the backward pass, see `kp.DataParallel`.
@@ -74,7 +74,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         compression: Compression = Options.compression,
         broadcast_variables: bool = Options.broadcast_variables,
         remainder: Remainder = Options.remainder,
-        custom_loss: Reduction = Options.custom_loss,
+        custom_loss: CustomLoss = Options.custom_loss,
         reduce_by: ReduceBy = Options.reduce_by,
         propagate: bool = Options.propagate,
         sync_batch_norm: bool = Options.sync_batch_norm,

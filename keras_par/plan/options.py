@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 Reduction = Literal["mean", "sum"]
+CustomLoss = Literal["auto", "mean", "sum"]
 Compression: TypeAlias = Literal["fp16", "bf16"] | None
 Remainder = Literal["exact", "wrap", "drop"]
 ReduceBy = Literal["auto", "horovod", "shared_memory"]
@@ -36,7 +37,7 @@ class Options:
     broadcast_variables: bool = True
     remainder: Remainder = "exact"
     autotune: str | None = None
-    custom_loss: Reduction = "mean"
+    custom_loss: CustomLoss = "auto"
     reduce_by: ReduceBy = "auto"
     propagate: bool = False
     sync_batch_norm: bool = False

@@ -23,6 +23,7 @@ class Step:
         captured: where an optimizer's apply leaves its arguments instead of acting on them; None if it acts.
         probe: where losses are noted while a probe looks at the step.
         communicator: the ranks that have other rows, if not those of the binding.
+        kinds_of_losses: where it is noted what losses give, while a probe tries them; by their `id`s.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Step:
         captured: list[tuple] | None = None,
         probe: list | None = None,
         communicator: Communicator | None = None,
+        kinds_of_losses: dict | None = None,
     ):
         self.binding = binding
         self.communicator: Communicator = communicator or binding.data
@@ -45,7 +47,7 @@ class Step:
         self.scaled: set[int] = set()  # ids of the optimizers whose scale_loss has weighted the loss
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
         self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
-        self.captured, self.probe = captured, probe
+        self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
         self.applying = False  # inside an optimizer's apply
         self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already
 
@@ -61,7 +63,7 @@ class Step:
     @property
     def adds_up(self) -> bool:
         """True if the scalars that the step computes are sums over rows, which add up, and not means."""
-        return self.binding.options.custom_loss == "sum" and not self.is_stock
+        return self.binding.custom_loss == "sum" and not self.is_stock
 
     def weight(self, dtype) -> tf.Tensor:
         """What a scalar of this step is multiplied by, so that the ranks' add up to that of the batch."""

@@ -1,10 +1,12 @@
 """Makes the function that Keras calls for each batch to predict: this rank's rows in, the whole batch's outputs out."""
 
 import contextlib
+from typing import Any
 
 import tensorflow as tf
 from keras import tree
 
+from keras_par.comm.communicator import Communicator
 from keras_par.seam.call.beats import beating
 from keras_par.seam.call.program import rows_of
 from keras_par.seam.call.step_function import without_xla
@@ -47,8 +49,22 @@ def whole_predictions(binding: bindings.Binding, function):
             with binding.scope(), Step(binding, local, total, thin=False, rows=rows).current():
                 parts = tree.map_structure(as_tensor, function([batch.batch]))
             count = batch.local if isinstance(batch, ThinShard) else None
-            flat = [gather_rows(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]
+            flat = [gathered(communicator, leaf, i, count) for i, leaf in enumerate(tree.flatten(parts))]
             outputs.append(tree.pack_sequence_as(parts, flat))
         return tree.map_structure(lambda *batches: joined(list(batches)), *outputs)
 
     return predict
+
+
+def gathered(communicator: Communicator, output: Any, number: int, count: tf.Tensor | None) -> Any:
+    """All ranks' rows of the output of this number. Costs what `gather_rows` does.
+
+    Raises:
+        ValueError: the output has no row for each row of the input.
+    """
+    if output.shape.rank == 0:
+        raise ValueError(
+            f"keras-par: predict gathers rows from the ranks, but output {number} of the model is a scalar: call the "
+            "model itself."
+        )
+    return gather_rows(communicator, output, f"kp.predict.{number}", count)

@@ -1,4 +1,4 @@
-"""Looks once, at the first training step, whether the losses of users' own are what the strategy takes them for.
+"""Looks once, before the first step, whether the losses of a model are what its strategy takes them for.
 
 A mean over rows counts with a rank's share of them, a sum adds up, and nobody says which one a scalar is. So rank 0
 cuts its rows of a batch in two, and compares the loss of both halves with that of all. What a step changes is pruned
@@ -9,14 +9,15 @@ import logging
 import random
 import warnings
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_par.comm.solo import SoloCommunicator
-from keras_par.seam.call.program import Program
-from keras_par.seam.feed.shards import KINDS
+from keras_par.seam.call.first_batch import peek
+from keras_par.seam.call.program import Program, Split
+from keras_par.seam.call.row_probe import LoneCommunicator, kinds_of, unknown_losses
 from keras_par.seam.step.metrics import layers
 from keras_par.seam.update.gradients import OF_BATCH
 from keras_par.sharding.step import Step
@@ -28,119 +29,165 @@ RANDOM = ("Random", "Multinomial", "Bernoulli", "Gamma", "Poisson")
 logger = logging.getLogger("keras_par")
 
 
-class LoneCommunicator(SoloCommunicator):
-    """One rank, which notes that it was asked for others."""
+class Seen(NamedTuple):
+    """A scalar loss of a step."""
 
-    asked = False
-
-    def all_reduce(self, tensors, name, op="sum", sent_as=None):
-        self.asked = True
-        return super().all_reduce(tensors, name, op, sent_as)
-
-    def all_gather(self, tensor, name):
-        self.asked = True
-        return super().all_gather(tensor, name)
+    of_all: float
+    first: float
+    second: float
+    kind: str | None  # "mean", "sum", "neither", or None if that is not clear
 
 
 def look(program: Program, iterator) -> Iterator:
-    """An iterator of the same batches, after a look at the first one if there is something to look at.
+    """An iterator of the same batches, after a look at the first one, of which rank 0 tells all ranks what it found.
+
+    Costs one all-gather of a few bytes, once for training and once for testing.
 
     Warns:
-        on rank 0, if a loss is a sum that is taken for a mean, a mean that is taken for a sum, or neither.
+        on rank 0, if a loss is taken for what it is not, or a layer looks across the rows of a batch.
     """
     model, binding = program.model, program.binding
-    is_due = not binding.probed and (not program.is_stock or binding.adds_losses)
-    if not is_due or not isinstance(iterator, tf.data.Iterator):
+    if program.method in binding.probed:
         return iterator
-    binding.probed = True
-    leaves = tf.nest.flatten(iterator.element_spec)
-    is_simple = model.steps_per_execution == 1 and not sharded(model.variables)
-    if binding.communicator.rank != 0 or not is_simple or not all(type(leaf) is tf.TensorSpec for leaf in leaves):
-        return iterator
-    try:
-        batch = iterator.get_next()
-    except tf.errors.OutOfRangeError:
-        return iterator  # which says so again
+    binding.probed.add(program.method)
+    found = None
+    if binding.communicator.rank == 0:
+        batch, iterator = peek(iterator, model.steps_per_execution)
+        kinds = kinds_of(program, batch) if len(binding.probed) == 1 else None
+        found = [kinds, sums_up(program, batch)]
+    kinds, is_sum = binding.communicator.all_gather_object(found, "kp.losses")[0]
+    if kinds is not None:
+        ids = [id(loss) for loss in unknown_losses(model)]
+        binding.kinds_of_losses |= dict(zip(ids, kinds, strict=True))
+    binding.sums_losses |= is_sum
+    return iterator
+
+
+def sums_up(program: Program, batch: Any) -> bool:
+    """True if the losses of a training step are sums over rows, where the strategy is to find that out.
+
+    Warns:
+        if they are not what they are taken for.
+    """
+    model, options = program.model, program.binding.options
+    is_due = program.method == "train_step" and not isinstance(program, Split)
+    if batch is None or not is_due or (program.is_stock and not may_add_losses(model)) or sharded(model.variables):
+        return False
+    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+    if not all(isinstance(leaf, (tf.Tensor, np.ndarray)) for leaf in leaves):
+        return False
     states = random.getstate(), np.random.get_state()
     try:
-        warn_of_others(program, batch)
+        losses = losses_seen(program, batch, [tf.convert_to_tensor(leaf) for leaf in leaves])
     except Exception as error:  # a step that cannot be traced once more is used as it is
         logger.debug("keras-par: the losses of '%s' were not looked at: %r", model.name, error)
+        return False
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-    spec = iterator.element_spec
-    return iter(tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=spec))
+    taken_for = "sum" if options.custom_loss == "sum" else "mean"
+    wrong = [loss for loss in losses if loss.kind not in (None, taken_for)]
+    if not wrong:
+        return False
+    kinds = {loss.kind for loss in losses if loss.kind is not None}
+    if options.custom_loss == "auto" and kinds == {"sum"}:
+        program.binding.say("a loss that is a sum is summed over ranks: %s", described(program, wrong[0]))
+        return True
+    warnings.warn(message(program, wrong[0], kinds), stacklevel=2)
+    return False
 
 
-def warn_of_others(program: Program, batch) -> None:
-    """Compares the losses of two halves of rank 0's rows with those of both."""
-    batch = batch.batch if isinstance(batch, KINDS) else batch
-    leaves = [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(batch)]
+def may_add_losses(model: keras.Model) -> bool:
+    """True if a layer has an activity regularizer, or code that speaks of `add_loss`."""
+    return any(layer.activity_regularizer is not None or mentions(type(layer), "add_loss") for layer in layers(model))
+
+
+def mentions(kind: type, name: str) -> bool:
+    """True if a class, or one that it inherits from and that is not of Keras's, uses this name in a function."""
+    own = [each for each in kind.__mro__ if not each.__module__.startswith("keras.src.")]
+    functions = [getattr(value, "__code__", None) for each in own for value in vars(each).values()]
+    return any(code is not None and name in code.co_names for code in functions)
+
+
+def losses_seen(program: Program, batch: Any, leaves: list[tf.Tensor]) -> list[Seen]:
+    """The scalar losses of two halves of rank 0's rows, and of both."""
     half = leaves[0].shape[0] // 2
     if half == 0:
-        return
+        return []
     evaluate, is_exact = losses_of(program, batch, leaves)
-    whole = evaluate([leaf[: 2 * half] for leaf in leaves], 2 * half, 2 * half)
+    all_rows = [leaf[: 2 * half] for leaf in leaves]
+    whole = evaluate(all_rows, 2 * half, 2 * half)
     parts = [evaluate([leaf[i * half : (i + 1) * half] for leaf in leaves], half, 2 * half) for i in range(2)]
     tolerance = CLOSE if is_exact else NEAR
-    for of_all, first, second in zip(whole, *parts, strict=True):
-        said = judged(of_all, first, second, tolerance, program.binding.options.custom_loss)
-        if said is not None and (is_exact or said != "neither"):
-            warnings.warn(message(program, said, 2 * half, of_all, first, second), stacklevel=2)
-            return
+    losses = zip(whole, *parts, strict=True)
+    found = [Seen(of_all, a, b, judged(of_all, a, b, tolerance)) for of_all, a, b in losses]
+    return [loss for loss in found if is_exact or loss.kind != "neither"]
 
 
 def losses_of(program: Program, batch, leaves: list[tf.Tensor]):
     """A function of leaves of a batch, rows and all rows that gives the step's scalar losses, and if they are exact."""
     alone, binding = LoneCommunicator(), program.binding
+    structure = keras.tree.map_structure(lambda leaf: None if leaf is None else 0, batch)
+    places = [i for i, leaf in enumerate(keras.tree.flatten(batch)) if leaf is not None]
 
     def trace(local, total, *leaves):
         losses: list[tf.Tensor] = []
+        flat: list = [None] * len(keras.tree.flatten(structure))
+        for place, leaf in zip(places, leaves, strict=True):
+            flat[place] = leaf
+        own = keras.tree.pack_sequence_as(structure, flat)
         step = Step(binding, local, total, thin=False, captured=[], probe=losses, communicator=alone)
         with binding.scope(), step.current():
-            program.step_function(keras.tree.pack_sequence_as(batch, list(leaves)))
+            program.step_function(own)
         return [loss for loss in losses if loss.shape.rank == 0 and loss.dtype.is_floating]
 
     numbers = [tf.TensorSpec([], tf.int64)] * 2
     specs = [tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
     traced = tf.compat.v1.wrap_function(trace, [*numbers, *specs])
     pruned = traced.prune(traced.inputs[: len(numbers) + len(specs)], traced.outputs)
-    kinds = {operation.type for operation in pruned.graph.get_operations()}
-    is_random = any(word in kind for kind in kinds for word in RANDOM)
+    operations = pruned.graph.get_operations()
+    is_random = any(word in operation.type for operation in operations for word in RANDOM)
     # Of a loss that is made of gradients the ranks' parts are made of those of the whole batch.
-    is_second_order = any(OF_BATCH in operation.name for operation in pruned.graph.get_operations())
+    is_second_order = any(OF_BATCH in operation.name for operation in operations)
     is_normalized = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers(program.model))
 
-    def evaluate(leaves: list[tf.Tensor], local: int, total: int) -> list[float]:
-        results = pruned(tf.constant(local, tf.int64), tf.constant(total, tf.int64), *leaves)
+    def evaluate(leaves: list[tf.Tensor], *numbers: int) -> list[float]:
+        results = pruned(*(tf.constant(number, tf.int64) for number in numbers), *leaves)
         return [float(result) for result in tf.nest.flatten(results)]
 
     return evaluate, not (is_random or is_normalized or is_second_order or alone.asked)
 
 
-def judged(of_all: float, first: float, second: float, tolerance: float, taken_for: str) -> str | None:
-    """What a loss is if not what it is taken for: "mean", "sum" or "neither"."""
+def judged(of_all: float, first: float, second: float, tolerance: float) -> str | None:
+    """What a loss is: "mean", "sum", "neither", or None if it may be both."""
     scale = max(abs(of_all), abs(first), abs(second))
     found = {"mean": (first + second) / 2, "sum": first + second}
     fits = [kind for kind, value in found.items() if abs(of_all - value) <= tolerance * scale]
     # A hinge is often 0 on a half, so that with random numbers its mean may come near to a sum.
     is_unclear = tolerance == NEAR and min(abs(first), abs(second)) < 0.1 * scale
-    if not np.isfinite(scale) or scale == 0 or taken_for in fits or is_unclear:
+    if not np.isfinite(scale) or scale == 0 or len(fits) > 1 or is_unclear:
         return None
     return fits[0] if fits else "neither"
 
 
-def message(program: Program, said: str, num_rows: int, of_all: float, first: float, second: float) -> str:
-    where = f"{program.method} of '{program.model.name}'"
-    seen = f"(it is {of_all:.6g} for {num_rows} rows, {first:.6g} and {second:.6g} for their halves)"
-    if said == "neither":
-        return (
-            f"keras-par: a loss in {where} is neither a mean nor a sum over rows {seen}, so that ranks, which see "
-            "their own rows, train on another one: bring rows together by kp.ops.all_gather, sums by kp.ops.all_reduce."
-        )
-    other = "mean" if said == "sum" else "sum"
+def described(program: Program, loss: Seen) -> str:
+    of_halves = f"{loss.first:.6g} and {loss.second:.6g} for their halves"
+    kind = "neither a mean nor a sum" if loss.kind == "neither" else f"a {loss.kind}"
     return (
-        f"keras-par: a loss in {where} is a {said} over rows {seen}, and is taken for a {other}: give the strategy "
-        f'custom_loss="{said}".'
+        f"a loss in {program.method} of '{program.model.name}' is {kind} over rows (it is {loss.of_all:.6g} for some "
+        f"rows, {of_halves})"
     )
+
+
+def message(program: Program, loss: Seen, kinds: set) -> str:
+    """What to do about a loss that is not what it is taken for; `kinds` are those of all losses of the step."""
+    seen = described(program, loss)
+    if loss.kind == "neither":
+        return (
+            f"keras-par: {seen}, so that ranks, which see their own rows, train on another one: bring rows together by "
+            "kp.ops.all_gather, sums by kp.ops.all_reduce."
+        )
+    if {"mean", "sum"} <= kinds:
+        return f"keras-par: {seen}, and others are not, so that no custom_loss fits: make all of them means."
+    other = "mean" if loss.kind == "sum" else "sum"
+    return f'keras-par: {seen}, and is taken for a {other}: give the strategy custom_loss="{loss.kind}".'

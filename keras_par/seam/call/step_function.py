@@ -9,7 +9,7 @@ from keras_par.seam.call import autotune, probe
 from keras_par.seam.call.beats import beating
 from keras_par.seam.call.direct_call import direct
 from keras_par.seam.call.own_step import without_rows
-from keras_par.seam.call.program import Program, Split, program_of
+from keras_par.seam.call.program import Program, program_of
 from keras_par.seam.models import binding as bindings
 from keras_par.seam.together import run as runs
 
@@ -51,9 +51,7 @@ def tuned(program: Program, build):
 
 
 def looked_at(program: Program, function):
-    """Looks at the losses of the first batch before a model is trained on it."""
-    if program.method != "train_step" or isinstance(program, Split):
-        return function
+    """Looks at the first batch before a model is trained or tested on it."""
     return lambda iterator: function(probe.look(program, iterator))
 
 

@@ -15,21 +15,17 @@ def as_tensor(value: Any) -> Any:
     return value if isinstance(value, KINDS) else tf.convert_to_tensor(value)
 
 
-def gather_rows(communicator: Communicator, output: Any, number: int, count: tf.Tensor | None) -> Any:
-    """The first `count` rows of one output on each rank (None: all), in rank order.
+def gather_rows(communicator: Communicator, output: Any, name: str, count: Any) -> Any:
+    """The first `count` rows of a tensor on each rank (None: all), in rank order.
 
     Costs one all-gather, of a ragged tensor one more for each ragged dim, of a sparse one two more.
 
     Args:
         communicator: the ranks that have other rows.
-        output: what this rank has predicted.
-        number: of the output among the model's.
+        output: a dense, ragged or sparse tensor, whose dim 0 is rows.
+        name: the collective's.
         count: rows that are no stand-ins.
-
-    Raises:
-        ValueError: the output has no row for each row of the input.
     """
-    name = f"kp.predict.{number}"
     if isinstance(output, tf.RaggedTensor):
         rows = output[:count]
         lengths = [
@@ -39,11 +35,6 @@ def gather_rows(communicator: Communicator, output: Any, number: int, count: tf.
         return tf.RaggedTensor.from_nested_row_lengths(values, lengths)
     if isinstance(output, tf.SparseTensor):
         return gather_sparse(communicator, output if count is None else take(output, 0, count), name)
-    if output.shape.rank == 0:
-        raise ValueError(
-            f"keras-par: predict gathers rows from the ranks, but output {number} of the model is a scalar: call the "
-            "model itself."
-        )
     return communicator.all_gather(output[:count], name)
 
 

@@ -14,7 +14,7 @@ from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import Gradient, sum_gradients
-from keras_par.plan.options import Options
+from keras_par.plan.options import Options, Reduction
 from keras_par.seam.models.recomputed import recompute
 from keras_par.seam.variables.layouts import layout_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
@@ -45,8 +45,9 @@ class Binding:
         self.shares_weights = True  # as long as nobody wanted ranks to begin with other ones
         self.weighted_at_tape: set[int] = set()  # `identity`s of variables whose gradients own steps have weighted
         self.summed_at_tape: set[int] = set()  # the same, summed over ranks
-        self.probed = False  # losses of the user's own were looked at
-        self.adds_losses = False  # a layer has added a loss in Keras's own step
+        self.probed: set[str] = set()  # methods whose first batch was looked at
+        self.kinds_of_losses: dict[int, Any] = {}  # by the `id`s of losses that are not Keras's, the same on all ranks
+        self.sums_losses = False  # losses of the user's own were found to be sums over rows
         self.said: set[str] = set()  # sentences about its steps that were logged
         self.announced = False  # how it trains was said
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
@@ -64,6 +65,11 @@ class Binding:
             self.said.add(sentence)
             if self.communicator.rank == 0:
                 logger.warning(f"keras-par: {sentence}", *values)
+
+    @property
+    def custom_loss(self) -> Reduction:
+        """What scalars are that no loss function of Keras's reduces: as the strategy says, or as was found."""
+        return "sum" if self.sums_losses or self.options.custom_loss == "sum" else "mean"
 
     @property
     def mesh(self) -> RankMesh | None:

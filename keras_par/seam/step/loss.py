@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
+from keras_par.seam.rows.row_dims import Rows
 from keras_par.seam.step.replay import is_again
 from keras_par.sharding import step as steps
 
@@ -51,12 +52,21 @@ def add_loss(original):
         if step is not None and step.is_stock:
             if step.probe is not None:
                 step.probe += [each for each in keras.tree.flatten(loss) if isinstance(each, tf.Tensor)]
-            step.binding.adds_losses = True
-            if step.binding.options.custom_loss == "sum":
-                loss = keras.tree.map_structure(lambda each: each * step.inverse_share(each.dtype), loss)
+            loss = keras.tree.map_structure(lambda each: added(step, each), loss)
         return original(self, loss)
 
     return replacement
+
+
+def added(step: steps.Step, loss):
+    """What a layer adds to the loss, so that with the step's weights it is what one process adds.
+
+    Keras sums a vector. Where it has a number for each row, that is a sum over rows.
+    """
+    is_sum = step.binding.custom_loss == "sum"
+    if isinstance(loss, tf.Tensor) and loss.shape.rank and step.rows is not None:
+        is_sum = isinstance(step.rows.size(step.rows.of(loss), loss.shape[0]), Rows)
+    return step.times(loss, step.inverse_share(loss.dtype)) if is_sum else loss
 
 
 def regularization_losses(original):

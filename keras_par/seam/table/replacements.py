@@ -154,6 +154,7 @@ LAYERS = (
     Patch(
         "keras.src.backend.tensorflow.numpy:take", "step.lookups:take", "to read only the rows that embeddings look up"
     ),
+    Patch("keras.src.losses.loss:Loss.__call__", "step.batch_loss:call", "to compute losses of whole batches"),
     Patch(
         "keras.src.losses.loss:reduce_weighted_values",
         "step.loss:reduce_weighted_values",

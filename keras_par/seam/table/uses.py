@@ -58,6 +58,8 @@ USES = (
     Use(f"{COMMON}.global_state:set_global_attribute", "to give a model the names of one that was only looked at"),
     Use(f"{COMMON}.stateless_scope:in_stateless_scope", "to know where variables are not made"),
     Use(f"{COMMON}.symbolic_scope:in_symbolic_scope", "to know where models are built from symbols"),
+    Use("keras.src.backend:get_keras_mask", "to bring the masks of outputs together with them"),
+    Use("keras.src.backend:set_keras_mask", "the same"),
     Use("keras.src.backend:compute_output_spec", "to build a model from the types of its inputs"),
     Use(f"{COMMON}.remat:RematMode", "to recompute the layers that a strategy names"),
     Use(f"{COMMON}.variables:standardize_shape", "to know a variable's shape before it is made"),

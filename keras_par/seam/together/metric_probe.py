@@ -173,7 +173,12 @@ class LoneBinding:
     probe = None
 
     def __init__(self, binding: Binding):
-        self.options = binding.options
+        self._binding = binding
+        self.options, self.kinds_of_losses = binding.options, binding.kinds_of_losses
+
+    @property
+    def custom_loss(self):
+        return self._binding.custom_loss
 
 
 def result_of(metric: keras.metrics.Metric, state: Sequence[np.ndarray]) -> list[np.ndarray]:

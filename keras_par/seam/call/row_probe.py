@@ -1,0 +1,140 @@
+"""Finds, before a model's first step, losses and layers that look across the rows of a batch."""
+
+import contextlib
+import logging
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import tree
+from keras.losses import Loss
+
+from keras_par.comm.solo import SoloCommunicator
+from keras_par.seam.call.program import Program
+from keras_par.seam.feed.shards import first_leaf, num_rows, take
+from keras_par.seam.step.batch_loss import Kind, own_kind
+from keras_par.sharding.step import Step
+from keras_par.sharding.views import sharded
+
+FEW, MANY = 8, 32  # rows that the model is called with: to look at its layers, and at losses of the user's own
+CLOSE, HALF_CLOSE = 1e-3, 5e-2  # relative distances that rounding explains, and where numbers have 16 bits
+
+logger = logging.getLogger("keras_par")
+
+
+class LoneCommunicator(SoloCommunicator):
+    """One rank, which notes that it was asked for others."""
+
+    asked = False
+
+    def all_reduce(self, tensors, name, op="sum", sent_as=None):
+        self.asked = True
+        return super().all_reduce(tensors, name, op, sent_as)
+
+    def all_gather(self, tensor, name):
+        self.asked = True
+        return super().all_gather(tensor, name)
+
+
+def unknown_losses(model: keras.Model) -> list[Loss]:
+    """The losses of `compile` of which Keras does not tell what they give."""
+    compiled = getattr(model._compile_loss, "_flat_losses", None) or []
+    return [each.loss for each in compiled if own_kind(each.loss) is None]
+
+
+def kinds_of(program: Program, batch: Any) -> list[Kind]:
+    """What the model's `unknown_losses` give, in their order, found by calling the model with rows of a batch.
+
+    A loss that cannot be tried is taken for one that needs the whole batch. What the calls change is put back.
+
+    Warns:
+        if the model's output for a row depends on other rows.
+    """
+    model, losses = program.model, unknown_losses(program.model)
+    kinds: dict[int, Kind] = {}
+    if batch is not None and not sharded(model.variables):
+        try:
+            with unchanged(model):
+                call(program, batch, kinds, MANY if losses else FEW)
+        except Exception as error:  # a model that is not called like this, or a batch that is not Keras's
+            logger.debug("keras-par: the rows of '%s' were not looked at: %r", model.name, error)
+    return [kinds.get(id(loss), "batch") for loss in losses]
+
+
+def call(program: Program, batch: Any, kinds: dict[int, Kind], most_rows: int) -> None:
+    """Calls the model with some rows and with a part of them, and its losses; fills `kinds`."""
+    model, binding = program.model, program.binding
+    given = num_rows_of(batch)
+    count = min(given, most_rows) // 2 * 2
+    if not count:
+        return
+    alone = LoneCommunicator()
+    step = Step(binding, count, count, thin=False, probe=[], communicator=alone, kinds_of_losses=kinds)
+    with binding.scope(), step.current():
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(first_rows(batch, given, count))
+        outputs = model(x, training=False)
+        if kinds is not None and unknown_losses(model):
+            model._compile_loss(y, outputs, sample_weight)
+
+        def again(rows: int) -> Any:
+            with unchanged(model):
+                return model(first_rows(x, count, rows), training=False)
+
+        if differ(outputs, again(max(1, count // 4)), count) and not differ(outputs, again(count), count) and not alone.asked:
+            warnings.warn(
+                f"keras-par: what '{model.name}' gives for a row depends on the other rows of its batch, of which each "
+                "rank sees its own, so that ranks train on something else than one process: in the layer that looks "
+                "across rows, bring them together by kp.ops.all_gather, or sums of them by kp.ops.all_reduce.",
+                stacklevel=2,
+            )
+
+
+def num_rows_of(batch: Any) -> int:
+    return int(num_rows(first_leaf(tree.map_structure(tf.convert_to_tensor, batch))))
+
+
+def first_rows(nest: Any, given: int, count: int) -> Any:
+    """The first `count` rows of a nest of tensors of `given` rows; what has another number is left whole."""
+
+    def cut(leaf):
+        if leaf is None:
+            return None
+        leaf = leaf if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) else tf.convert_to_tensor(leaf)
+        return take(leaf, 0, count) if leaf.shape.rank and leaf.shape[0] in (given, None) else leaf
+
+    return tree.map_structure(cut, nest)
+
+
+def differ(whole: Any, part: Any, count: int) -> bool:
+    """True if outputs of `count` rows have other values for the rows that outputs of some of them have, too."""
+    for all_rows, some_rows in zip(tree.flatten(whole), tree.flatten(part), strict=True):
+        all_rows, some_rows = keras.ops.convert_to_numpy(all_rows), keras.ops.convert_to_numpy(some_rows)
+        if not all_rows.ndim or len(all_rows) != count or not np.issubdtype(all_rows.dtype, np.number):
+            continue
+        own = all_rows[: len(some_rows)].astype("float64")
+        if own.shape != some_rows.shape:
+            return True
+        close = CLOSE if all_rows.dtype.itemsize > 2 else HALF_CLOSE
+        if np.any(np.abs(own - some_rows) > close * np.max(np.abs(own), initial=0)):
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def unchanged(model: keras.Model) -> Iterator[None]:
+    """Puts back what calls of a model change: variables that are not trained, and generators of Python and NumPy."""
+    variables = [*model.non_trainable_variables, *model.metrics_variables]
+    variables += [generator.state for layer in model._flatten_layers() for generator in layer._seed_generators]
+    before = [(variable, tf.identity(variable.value)) for variable in variables]
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        for variable, value in before:
+            variable.assign(value)
