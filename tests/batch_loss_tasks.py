@@ -211,11 +211,11 @@ class Deviation(layers.Layer):
         return ops.concatenate([x, ops.broadcast_to(spread, [ops.shape(x)[0], 1])], axis=-1)
 
 
-class Conditional(layers.Layer):
-    """Raises what is above the batch's mean."""
+class Centered(layers.Layer):
+    """Takes the batch's mean away."""
 
     def call(self, x):
-        return ops.where(x > ops.mean(x), 2.0 * x, x)
+        return x - ops.mean(x, axis=0)
 
 
 class Sampling(layers.Layer):
@@ -242,7 +242,7 @@ class Counting(layers.Layer):
 
 LAYERS = {
     "deviation": Deviation,
-    "conditional": Conditional,
+    "centered": Centered,
     "sampling": Sampling,
     "dropout": lambda: layers.Dropout(0.5),
     "batch normalization": layers.BatchNormalization,

@@ -55,6 +55,6 @@ def test_only_losses_that_need_the_whole_batch_are_given_it(ranks):
 def test_layers_that_look_across_rows_are_told_of(name, ranks):
     first, second = ranks(2).run(tasks.said_of_layer, name=name)
     assert second["said"] == []
-    assert len(first["said"]) == (name in ("deviation", "conditional")), first
+    assert len(first["said"]) == (name in ("deviation", "centered")), first
     assert all("other rows of its batch" in each for each in first["said"])
     assert first["calls"] == second["calls"]

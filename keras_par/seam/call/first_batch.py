@@ -1,14 +1,17 @@
-"""Looks at the batch that a training or test function reads first, before the function is called with it."""
+"""Looks at the batch that a training or test function reads first, before the function reads it."""
 
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_par.seam.feed.shards import KINDS
 
-FEEDABLE = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec, type(tf.type_spec_from_value(None)))
+NONE = type(tf.type_spec_from_value(None))
+FEEDABLE = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec, NONE)
 
 
 def peek(iterator: Any, num_steps: int) -> tuple[Any, Any]:
@@ -27,6 +30,30 @@ def peek(iterator: Any, num_steps: int) -> tuple[Any, Any]:
     batches = list(itertools.islice(iterator, num_steps))
     fed = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
     return rows_of(batches), as_iterator(fed)
+
+
+def made_up(spec: Any, num_rows: int = 8) -> Any:
+    """A batch of a type, of random numbers; None if the type leaves open more than the number of rows, or is no number.
+
+    To look at a batch of data, and to give it back, takes some 30 ms, this takes less than one.
+    """
+    batch = spec.batch if isinstance(spec, KINDS) else spec
+    random = np.random.default_rng(0)
+    leaves: list[tf.Tensor | None] = []
+    for leaf in keras.tree.flatten(batch):
+        if leaf is None or isinstance(leaf, NONE):
+            leaves.append(None)
+            continue
+        sizes = leaf.shape.as_list()[1:] if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank else [None]
+        if None in sizes or not (leaf.dtype.is_floating or leaf.dtype.is_integer):
+            return None
+        drawn = (
+            random.normal(size=[num_rows, *sizes])
+            if leaf.dtype.is_floating
+            else random.integers(0, 2, [num_rows, *sizes])
+        )
+        leaves.append(tf.cast(drawn, leaf.dtype))
+    return keras.tree.pack_sequence_as(batch, leaves)
 
 
 def rows_of(batches: list) -> Any:

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_par.seam.call.first_batch import peek
+from keras_par.seam.call.first_batch import made_up, peek
 from keras_par.seam.call.program import Program, Split
 from keras_par.seam.call.row_probe import LoneCommunicator, kinds_of, unknown_losses
 from keras_par.seam.step.metrics import layers
@@ -39,7 +39,9 @@ class Seen(NamedTuple):
 
 
 def look(program: Program, iterator) -> Iterator:
-    """An iterator of the same batches, after a look at the first one, of which rank 0 tells all ranks what it found.
+    """An iterator of the same batches, after a look at the first one, or its type.
+
+    Rank 0 looks, and tells the others what it has found.
 
     Costs one all-gather of a few bytes, once for training and once for testing.
 
@@ -52,7 +54,10 @@ def look(program: Program, iterator) -> Iterator:
     binding.probed.add(program.method)
     found = None
     if binding.communicator.rank == 0:
-        batch, iterator = peek(iterator, model.steps_per_execution)
+        if may_sum_up(program) or unknown_losses(model) or not isinstance(iterator, tf.data.Iterator):
+            batch, iterator = peek(iterator, model.steps_per_execution)
+        else:
+            batch = made_up(iterator.element_spec)
         kinds = kinds_of(program, batch) if len(binding.probed) == 1 else None
         found = [kinds, sums_up(program, batch)]
     kinds, is_sum = binding.communicator.all_gather_object(found, "kp.losses")[0]
@@ -70,8 +75,7 @@ def sums_up(program: Program, batch: Any) -> bool:
         if they are not what they are taken for.
     """
     model, options = program.model, program.binding.options
-    is_due = program.method == "train_step" and not isinstance(program, Split)
-    if batch is None or not is_due or (program.is_stock and not may_add_losses(model)) or sharded(model.variables):
+    if batch is None or not may_sum_up(program):
         return False
     leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
     if not all(isinstance(leaf, (tf.Tensor, np.ndarray)) for leaf in leaves):
@@ -95,6 +99,14 @@ def sums_up(program: Program, batch: Any) -> bool:
         return True
     warnings.warn(message(program, wrong[0], kinds), stacklevel=2)
     return False
+
+
+def may_sum_up(program: Program) -> bool:
+    """True if losses of a training step may be sums over rows, and can be looked at on one rank."""
+    model = program.model
+    if program.method != "train_step" or isinstance(program, Split) or sharded(model.variables):
+        return False
+    return not program.is_stock or may_add_losses(model)
 
 
 def may_add_losses(model: keras.Model) -> bool:
