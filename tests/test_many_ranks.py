@@ -239,6 +239,20 @@ def test_who_knows_the_key_is_heard_and_answered(desk):
     assert heard[3] == (heard[0][0], None)
 
 
+def test_of_too_many_strangers_the_first_are_turned_away(desk, monkeypatch):
+    monkeypatch.setattr(switchboard, "MOST_STRANGERS", 4)
+    desk, heard = desk
+    [address] = json.loads(desk.invitation)["addresses"]
+    silent = [socket.create_connection(address, timeout=5) for _ in range(10)]
+    for each in silent[:6]:
+        assert len(wire.received(each, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not each.recv(1)
+    channel = agent(desk)
+    channel.send({"hello": 1})
+    wait_until(lambda: bool(heard))
+    for each in (*silent, channel):
+        each.close()
+
+
 def test_strangers_are_not_heard_and_keep_nobody_out(desk, monkeypatch):
     monkeypatch.setattr(switchboard, "STRANGER_SECONDS", 0.3)
     desk, heard = desk

@@ -89,9 +89,10 @@ def test_no_shell_sees_names_and_arguments(engine, tmp_path):
     assert not list(tmp_path.rglob("hacked")) and not (REPOSITORY / "hacked").exists()
 
 
-def test_the_shown_command_can_be_run(tmp_path):
-    shown = run("-np", 2, "--dry-run", program("plain"), "show", 0, "it's", "a;b").stdout
-    assert "mpirun -np 2" in shown and "OMP_NUM_THREADS" not in shown  # the tests' environment has that
+@pytest.mark.parametrize(("engine", "begin"), [("mpi", "mpirun -np 2"), ("gloo", "keras_par.launch.gloo -H localhost")])
+def test_the_shown_command_can_be_run(engine, begin, tmp_path):
+    shown = run("-np", 2, "--engine", engine, "--dry-run", program("plain"), "show", 0, "it's", "a;b").stdout
+    assert begin in shown and "OMP_NUM_THREADS" not in shown  # the tests' environment has that
     result = subprocess.run(["bash", "-c", shown], cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     for rank in range(2):
@@ -140,6 +141,13 @@ def test_the_module_and_the_command_are_the_same():
     by_command = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
     assert by_command == run("--nproc_per_node", *arguments[1:]).stdout
     assert shlex.split(by_command)[-1] == program("plain")
+
+
+def test_the_shown_command_has_no_value_that_the_shell_has():
+    options = ("-np", 1, "--dry-run", "--env", "KP_TOKEN", "--env", "OTHER=it's")
+    shown = run(*options, program("plain"), KP_TOKEN="secret").stdout
+    assert 'KP_TOKEN="$KP_TOKEN"' in shown and "secret" not in shown
+    assert "OTHER='it'\"'\"'s'" in shown
 
 
 @pytest.mark.parametrize("command", ["", "run", "install-horovod", "doctor", "report"])
