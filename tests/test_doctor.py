@@ -101,9 +101,8 @@ def make_environment(folder: Path, *without: str) -> Path:
     for entry in Path(psutil.__file__).parents[1].iterdir():
         if not missing.fullmatch(entry.name) and not (site / entry.name).exists():
             (site / entry.name).symlink_to(entry)
-    for program in ("mpirun", "horovodrun"):
-        if program not in without:
-            (folder / "bin" / program).symlink_to(Path(sys.executable).parent / program)
+    if "mpirun" not in without:
+        (folder / "bin" / "mpirun").symlink_to(Path(sys.executable).parent / "mpirun")
     return folder / "bin" / "python"
 
 
@@ -337,14 +336,6 @@ def test_a_missing_mpirun_is_named(tmp_path):
     assert list(errors(report)) == ["mpi"]
     assert "'mpirun' is not on PATH: install that MPI" in errors(report)["mpi"]
     assert report["recommended"]["engine"] == "gloo"
-
-
-def test_a_missing_horovodrun_is_named(call, without_ranks, monkeypatch, tmp_path):
-    (tmp_path / "mpirun").symlink_to(Path(sys.executable).parent / "mpirun")
-    monkeypatch.setattr(environment, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
-    status, report = call("--json")
-    assert status == 1
-    assert "'horovodrun', which starts ranks over Gloo, is not on PATH: run" in errors(report)["gloo"]
 
 
 def test_an_mpirun_that_does_not_start_is_named(call, without_ranks, monkeypatch, tmp_path):

@@ -17,10 +17,10 @@ from benchmarks.agents import rehearse
 from keras_par.agent import wire
 from keras_par.agent.beats import Beats
 from keras_par.agent.states import Exit, State, brief, state_of
+from keras_par.base.slots import slots
 from keras_par.cluster.hosts import Place
 from keras_par.job import failures, register
 from keras_par.job.launch import MeetingPoint
-from keras_par.job.slots import slots
 from keras_par.launch import switchboard, verdict
 from keras_par.launch.culprit import find_hang, first_failure
 from keras_par.launch.engines import Plan
@@ -193,8 +193,7 @@ def test_a_board_with_ten_thousand_failures_answers_shortly():
     known = board._answer({"round_": 0, "rank": 3, "failure": None})
     assert len(json.dumps(known, default=vars)) < 200
     assert not board._answer({"round_": 1, "rank": 0, "failure": None}).count
-    board._server.shutdown()
-    board._server.server_close()
+    board._server.close()
 
 
 @pytest.fixture
@@ -238,6 +237,20 @@ def test_who_knows_the_key_is_heard_and_answered(desk):
     channel.close()
     wait_until(lambda: len(heard) == 4)
     assert heard[3] == (heard[0][0], None)
+
+
+def test_of_too_many_strangers_the_first_are_turned_away(desk, monkeypatch):
+    monkeypatch.setattr(switchboard, "MOST_STRANGERS", 4)
+    desk, heard = desk
+    [address] = json.loads(desk.invitation)["addresses"]
+    silent = [socket.create_connection(address, timeout=5) for _ in range(10)]
+    for each in silent[:6]:
+        assert len(wire.received(each, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not each.recv(1)
+    channel = agent(desk)
+    channel.send({"hello": 1})
+    wait_until(lambda: bool(heard))
+    for each in (*silent, channel):
+        each.close()
 
 
 def test_strangers_are_not_heard_and_keep_nobody_out(desk, monkeypatch):

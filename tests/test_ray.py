@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from tests.hosts.namespaces import address, hosts
 from tests.jobs import write_script
 from tests.launcher import MARK, Ended, Job
+from tests.onlookers import onlooker, require_kept
 from tests.ranks.pool import environment, scripts
 
 pytestmark = pytest.mark.cluster
@@ -53,7 +55,7 @@ def folder_of_ray(monkeypatch):
     """Where Ray keeps its files, by a name that is short enough for sockets; it is gone at the end."""
     with tempfile.TemporaryDirectory(prefix="kp-ray-", ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("RAY_TMPDIR", folder)
-        yield
+        yield Path(folder)
 
 
 def start(folder: Path, text: str) -> Job:
@@ -102,6 +104,26 @@ def test_results_come_in_the_order_of_the_ranks_from_where_they_were_placed(tmp_
     assert tell["threads of two"] == ["2"]
     assert tell["free"] == 4.0, "placement groups are removed"
     assert {"[0] this is a rank", "[1] this is a rank"} <= set(ended.stdout.splitlines())
+
+
+HOLD = """
+    def hold(folder):
+        assert os.environ["KP_TEST_TOKEN"]
+        pathlib.Path(folder, f"ready.{os.environ['RANK_ID']}").touch()
+        while not pathlib.Path(folder, "go").exists():
+            time.sleep(0.05)
+
+    kp.ray.run(hold, (str(folder),), env={"KP_TEST_TOKEN": (folder / "token").read_text()})
+    tell_all()
+"""
+
+
+def test_no_secret_is_shown(tmp_path, folder_of_ray):
+    secret, path = secrets.token_hex(16), tmp_path / "token"
+    path.touch(mode=0o600)
+    path.write_text(secret)
+    with onlooker() as seen:
+        require_kept(start(tmp_path, HOLD), seen, tmp_path, secret, 2, folder_of_ray)
 
 
 TRAINING = """

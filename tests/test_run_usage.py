@@ -89,9 +89,10 @@ def test_no_shell_sees_names_and_arguments(engine, tmp_path):
     assert not list(tmp_path.rglob("hacked")) and not (REPOSITORY / "hacked").exists()
 
 
-def test_the_shown_command_can_be_run(tmp_path):
-    shown = run("-np", 2, "--dry-run", program("plain"), "show", 0, "it's", "a;b").stdout
-    assert "mpirun -np 2" in shown and "OMP_NUM_THREADS" not in shown  # the tests' environment has that
+@pytest.mark.parametrize(("engine", "begin"), [("mpi", "mpirun -np 2"), ("gloo", "keras_par.launch.gloo -H localhost")])
+def test_the_shown_command_can_be_run(engine, begin, tmp_path):
+    shown = run("-np", 2, "--engine", engine, "--dry-run", program("plain"), "show", 0, "it's", "a;b").stdout
+    assert begin in shown and "OMP_NUM_THREADS" not in shown  # the tests' environment has that
     result = subprocess.run(["bash", "-c", shown], cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     for rank in range(2):
@@ -142,6 +143,13 @@ def test_the_module_and_the_command_are_the_same():
     assert shlex.split(by_command)[-1] == program("plain")
 
 
+def test_the_shown_command_has_no_value_that_the_shell_has():
+    options = ("-np", 1, "--dry-run", "--env", "KP_TOKEN", "--env", "OTHER=it's")
+    shown = run(*options, program("plain"), KP_TOKEN="secret").stdout
+    assert 'KP_TOKEN="$KP_TOKEN"' in shown and "secret" not in shown
+    assert "OTHER='it'\"'\"'s'" in shown
+
+
 @pytest.mark.parametrize("command", ["", "run", "install-horovod", "doctor", "report"])
 def test_help_reads_well_in_80_columns(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
@@ -163,8 +171,7 @@ def test_missing_parts_are_named(monkeypatch):
     monkeypatch.setattr("keras_par.launch.engines.find", lambda program: None)
     with pytest.raises(EngineError, match="mpirun was not found"):
         choose("mpi")
-    with pytest.raises(EngineError, match="horovodrun was not found"):
-        choose(None)
+    assert choose(None) == "gloo"
     monkeypatch.setattr("keras_par.launch.engines.horovod_library", lambda: None)
     with pytest.raises(EngineError, match="install-horovod"):
         choose(None)

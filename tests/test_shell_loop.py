@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from keras_par.base.addresses import require_own_address
+from keras_par.base.slots import slots
 from keras_par.job import launch, rendezvous
 from keras_par.job.launch import Launch, MeetingPoint
 from keras_par.job.register import Register
-from keras_par.job.slots import slots
 from tests.jobs import start, write_script
 from tests.ranks.pool import environment
 

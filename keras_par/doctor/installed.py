@@ -22,8 +22,8 @@ DISTRIBUTIONS = {
     "horovod": ("horovod",),
     "keras-par": ("keras-par",),
 }
-COMMANDS = ("mpirun", "horovodrun", "ssh")
-LAUNCHERS = {"mpi": "mpirun", "gloo": "horovodrun"}  # what starts ranks on an engine, the faster engine first
+COMMANDS = ("mpirun", "ssh")
+ENGINES = ("mpi", "gloo")  # the faster one first
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 
-from keras_par.doctor.installed import LAUNCHERS, Installed, describe_end, job_environment
+from keras_par.doctor.installed import Installed, describe_end, job_environment
 
 PROGRAM = (sys.executable, "-m", "keras_par.job.selftest")
 MARK = "KERAS_PAR_SELF_TEST"  # a variable that all processes of one self-test inherit, to find and end them by
-GRACE_SECONDS = 8  # for mpirun and horovodrun to end their ranks and remove files in /tmp and /dev/shm
+GRACE_SECONDS = 8  # for what starts ranks to end their ranks and remove files in /tmp and /dev/shm
 RANK_SECONDS = 30  # for each rank: 5 s of work where it has a core, more where ranks share cores or a slow disk
 NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages")  # TensorFlow's
 
@@ -80,9 +80,9 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
 
 def launch_command(engine: str, installed: Installed, ranks: int) -> list[str]:
     """The command that starts `ranks` ranks on this host, however few cores it has."""
-    command = [str(installed.commands[LAUNCHERS[engine]]), "-np", str(ranks)]
     if engine == "gloo":
-        return [*command, "--gloo"]
+        return [sys.executable, "-P", "-m", "keras_par.launch.gloo", "-H", ",".join(["localhost"] * ranks), "--"]
+    command = [str(installed.commands["mpirun"]), "-np", str(ranks)]
     if not installed.has_open_mpi:
         return command
     command += ["--host", f"localhost:{ranks}", "--oversubscribe", "--bind-to", "none"]

@@ -1,12 +1,9 @@
 """Tells every rank which rank failed first and why, over sockets that do not depend on the collectives."""
 
+import contextlib
 import hashlib
-import json
-import socket
-import socketserver
 import threading
 import time
-import uuid
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -18,10 +15,11 @@ from keras_par.comm import world
 from keras_par.comm.agreed import AgreedError as AgreedError
 from keras_par.comm.communicator import Communicator
 from keras_par.job import heartbeat
+from keras_par.job.exchange import Exchange, ask
 
 ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
 HEARD_SECONDS = 3.0  # how long it then stays, so that the others can ask what happened
-BACKLOG = 1024  # connections that wait; with the usual 5, ranks that come together would wait for seconds
+MOST_LETTERS = 10_000  # of a failure that is told
 ASKS_A_SECOND = 1000  # of all ranks together, where there are many
 MOST_TOLD = 2  # failures, and ranks that have left: the first one that is not a rank's own is among them
 LEAVE_SECONDS = 10.0  # how long a rank that is done waits for those that are not
@@ -57,7 +55,7 @@ class FailureBoard:
         self._left: list[int] = []  # rank 0's: who has left without a failure, in the order of leaving
         self._done: set[int] = set()  # rank 0's: who is about to leave
         self._lock = threading.Lock()
-        self._server: socketserver.ThreadingTCPServer | None = None
+        self._server: Exchange | None = None
         own = self._serve(communicator) if self._rank == 0 else None
         self._hosts, self._port, self.token = communicator.all_gather_object(own, "kp.failures")[0]
         if self._rank > 0:
@@ -65,7 +63,7 @@ class FailureBoard:
 
     def report(self, message: str) -> Known:
         """Appends this rank's failure; returns what is known, which is nothing if rank 0 is gone."""
-        return self._ask(message)
+        return self._ask(message[:MOST_LETTERS])
 
     def failures(self) -> Known:
         """What has been reported so far."""
@@ -139,22 +137,8 @@ class FailureBoard:
 
     def _serve(self, communicator: Communicator) -> tuple[list[str], int, str]:
         one_host = communicator.local_size == communicator.size
-        board = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self):
-                request = json.loads(self.rfile.readline())
-                if request.pop("token") == token:
-                    self.wfile.write(json.dumps(board._answer(request), default=vars).encode())
-
-        class Server(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            request_queue_size = BACKLOG
-
-        token = uuid.uuid4().hex
-        self._server = Server(("127.0.0.1" if one_host else "", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, name="kp-failures", daemon=True).start()
-        return ["127.0.0.1"] if one_host else own_addresses(), self._server.server_address[1], token
+        self._server = Exchange(one_host, self._size, self._answer, "kp-failures")
+        return ["127.0.0.1"] if one_host else own_addresses(), self._server.port, self._server.key
 
     def _enter(self, round_: int, rank: int, failure: str | None) -> Known:
         with self._lock:
@@ -175,15 +159,10 @@ class FailureBoard:
     def _send(self, **request) -> Any:
         """Rank 0's answer to a request, None if it is gone."""
         for host in self._hosts:
-            try:
-                with socket.create_connection((host, self._port), timeout=HEARD_SECONDS) as connection:
-                    connection.sendall(json.dumps({"token": self.token, **request}).encode() + b"\n")
-                    answer = connection.makefile().read()
-            except OSError:
-                continue
-            if answer:
-                self._hosts = [host]
-                return json.loads(answer)
+            with contextlib.suppress(OSError):
+                if answered := ask(host, self._port, self.token, request):
+                    self._hosts = [host]
+                    return answered[0]
         return None
 
 

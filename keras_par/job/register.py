@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_par.base.addresses import lost_in_gloo
+from keras_par.base.rendezvous import Handler, RendezvousServer
+from keras_par.base.slots import Slot, slots
 from keras_par.job.launch import MeetingPoint
-from keras_par.job.slots import Slot, slots
 
 PATH = "/keras-par/ranks"
+MOST_BYTES = 2**14  # that a rank says of itself
 MOST_NAMED = 8  # ranks that have not come
 
 
@@ -99,41 +101,44 @@ class Register:
 
 
 class Server:
-    """Rank 0's: Horovod's rendezvous server at the meeting point, which also answers who has come.
+    """Rank 0's: the rendezvous server at the meeting point, which also answers who has come.
 
     Raises:
         RuntimeError: the port is not free.
     """
 
     def __init__(self, size: int, meeting: MeetingPoint):
-        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+        self.register = register = Register(size, meeting, lambda found: server.expect(found))
 
-        self.register = register = Register(size, meeting, lambda found: http_server.init(found))
-
-        class Handler(RendezvousHandler):
+        class RegisterHandler(Handler):
             def do_POST(self):  # noqa: N802
                 if self.path != PATH:
-                    return self.send_status_code(http.client.NOT_FOUND)
-                entry = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                answer = json.dumps(register.enter(**entry, reached=self.connection.getsockname()[0])).encode()
-                self.send_response(http.client.OK)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
+                    return self.answer(http.client.NOT_FOUND)
+                entry = entry_of(self.content(MOST_BYTES))
+                told = register.enter(**entry, reached=self.connection.getsockname()[0])
+                self.answer(http.client.OK, json.dumps(told).encode())
 
         is_private = meeting.address in ("127.0.0.1", "localhost")
         try:
-            http_server = RendezvousHTTPServer(("127.0.0.1" if is_private else "", meeting.port), Handler, 0)
+            server = RendezvousServer("127.0.0.1" if is_private else "", meeting.port, size, RegisterHandler)
         except OSError as error:
             raise RuntimeError(explain(error, meeting)) from None
-        http_server.daemon_threads = True
-        http_server.socket.listen(min(size * 4, 1024))  # its own queue of 5 makes connections wait for seconds
-        self._http_server = http_server
-        threading.Thread(target=http_server.serve_forever, name="kp-rendezvous", daemon=True).start()
+        self.stop = server.close
 
-    def stop(self) -> None:
-        self._http_server.shutdown()
-        self._http_server.server_close()
+
+def entry_of(content: bytes) -> dict[str, Any]:
+    """What a rank says of itself.
+
+    Raises:
+        ValueError: no rank would say that.
+    """
+    entry = json.loads(content)
+    names = {"rank": int, "size": int, "process": str, "host": str, "own_address": str}
+    if not isinstance(entry, dict) or {name: type(value) for name, value in entry.items()} != names:
+        raise ValueError(entry)
+    if not 0 <= entry["rank"] < entry["size"]:
+        raise ValueError(entry)
+    return entry
 
 
 def explain(error: OSError, meeting: MeetingPoint) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_par.base.addresses import own_address
+from keras_par.base.slots import Slot, variables
 from keras_par.job import launch
 from keras_par.job.launch import MeetingPoint
 from keras_par.job.register import PATH, Server
-from keras_par.job.slots import Slot, variables
 
 ASK_SECONDS = 5.0  # how long an answer may take
 PAUSE_SECONDS, ASKS_A_SECOND = 0.2, 500  # between two questions of a rank; of all ranks together, where there are many

@@ -1,4 +1,4 @@
-"""Plans how a job's ranks are started: the command of mpirun, or of horovodrun over Gloo, and its environment."""
+"""Plans how a job's ranks are started: the command of mpirun, or of our own over Gloo, and its environment."""
 
 import functools
 import os
@@ -18,6 +18,7 @@ from keras_par.cluster.slurm import is_in_allocation
 from keras_par.launch.started import Program, Started
 
 Engine = Literal["mpi", "gloo"]
+NAMES: dict[Engine, str] = {"mpi": "mpirun", "gloo": "the start over Gloo"}  # of what starts the agents
 
 # mpirun ends the others by SIGTERM when one rank's connection breaks, and by SIGKILL so many seconds later; the
 # launcher, which knows more, is done long before.
@@ -62,7 +63,7 @@ class Plan:
     def start(self, invitation: str) -> Started:
         """Starts an agent for each place, which goes to the launcher by the invitation."""
         variables = {**os.environ, **self.environment, VARIABLE: invitation}
-        return Program(self.command, variables, self.is_one_host)
+        return Program(NAMES[self.engine], self.command, variables, self.is_one_host)
 
 
 def choose(wanted: Engine | None) -> Engine:
@@ -81,8 +82,6 @@ def choose(wanted: Engine | None) -> Engine:
         raise EngineError("mpirun was not found: put it on the PATH, or take '--engine gloo'.")
     if wanted != "gloo" and has_mpi and find("mpirun"):
         return "mpi"
-    if find("horovodrun") is None:
-        raise EngineError("horovodrun was not found: put it on the PATH, or run 'keras-par install-horovod'.")
     return "gloo"
 
 
@@ -105,14 +104,14 @@ def plan(
         ssh: how to get to other hosts.
 
     Raises:
-        EngineError: Gloo cannot number the ranks as a rank table wants it, or MPI cannot pass on the name of a key.
+        EngineError: MPI cannot pass on the name of a key.
     """
     most = max(Counter(place.host for place in places).values())
     available = cores(os.sched_getaffinity(0))
     own = share(available, 0, most)
     agent = [sys.executable, "-P", "-m", "keras_par.agent", *(["--bind"] if own else []), "--", *command]
     environment = settings(len(own) if own else 1, own is not None, {**environ, **given}) | dict(given)
-    start = mpirun(places, environment, ssh) if engine == "mpi" else horovodrun(places, ssh)
+    start = mpirun(places, environment, ssh) if engine == "mpi" else gloo(places, ssh)
     warning = None
     if own is None:
         warning = (
@@ -164,38 +163,15 @@ def mpirun(places: Sequence[Place], environment: dict[str, str], ssh: Ssh) -> li
     return [*command, "-H", ",".join(place.host for place in places), "--map-by", "seq", *given]
 
 
-def horovodrun(places: Sequence[Place], ssh: Ssh) -> list[str]:
-    """horovodrun's part of the command.
-
-    Raises:
-        EngineError: a host's ranks do not follow each other.
-    """
-    runs = runs_of_hosts(places)
-    if len(runs) != len(dict(runs)):
-        raise EngineError(
-            "the rank table spreads a host's ranks, which horovodrun cannot number: number them host after host, or "
-            "use MPI."
-        )
-    command = [find("horovodrun") or "horovodrun", "-np", str(len(places)), "--gloo"]
-    if are_here(places):
-        return command
-    return [*command, "-H", ",".join(f"{host}:{count}" for host, count in runs), *ssh.arguments]
+def gloo(places: Sequence[Place], ssh: Ssh) -> list[str]:
+    """The part of the command that starts agents over Gloo."""
+    hosts = ",".join(place.host for place in places)
+    return [sys.executable, "-P", "-m", "keras_par.launch.gloo", "-H", hosts, *ssh.arguments, "--"]
 
 
 def are_here(places: Sequence[Place]) -> bool:
     """True if all places are on this host."""
     return all(map(is_local, {place.host for place in places}))
-
-
-def runs_of_hosts(places: Sequence[Place]) -> list[tuple[str, int]]:
-    """The hosts in the order of the ranks, each with how many ranks follow each other there."""
-    runs: list[tuple[str, int]] = []
-    for place in places:
-        if runs and runs[-1][0] == place.host:
-            runs[-1] = (place.host, runs[-1][1] + 1)
-        else:
-            runs.append((place.host, 1))
-    return runs
 
 
 def exported(environ: Mapping[str, str]) -> dict[str, str]:

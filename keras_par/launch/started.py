@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import psutil
 
@@ -45,13 +44,14 @@ class Program(Started):
     """A running program, the leader of a session of its own.
 
     Args:
+        name: what it is called in sentences.
         command: what is run, arguments that no shell sees.
         environment: its variables.
         is_one_host: True if it starts agents on this host alone.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], is_one_host: bool):
-        super().__init__(Path(command[0]).name)
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], is_one_host: bool):
+        super().__init__(name)
         self._is_one_host = is_one_host
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lasts as long as the program
         self._process = subprocess.Popen(

@@ -14,6 +14,7 @@ from keras_par.agent import wire
 from keras_par.base.addresses import own_addresses
 
 BACKLOG = 4096  # connections that wait to be greeted; the kernel may allow fewer
+MOST_STRANGERS = 2**13  # at once; when one more comes, the first is turned away
 STRANGER_SECONDS = 20.0  # for somebody who connects to prove that the launcher has started him
 PIECE = 2**16
 OTHER_FILES = 200  # that the launcher opens besides connections
@@ -146,6 +147,8 @@ class Switchboard:
                     return
                 self.drop(next(iter(self._strangers)))
                 continue
+            if len(self._strangers) >= MOST_STRANGERS:
+                self.drop(next(iter(self._strangers)))
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = Line(connection, self)

@@ -5,6 +5,7 @@ The hosts are network namespaces, which only root may make.
 
 import os
 import re
+import secrets
 import time
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from tests.hosts import slurm
 from tests.hosts.jobs import SLOWLY, Residents
 from tests.hosts.namespaces import hosts
-from tests.launcher import program
+from tests.launcher import Job, program
 from tests.launcher import run as run_here
+from tests.onlookers import onlooker, require_kept
 from tests.ranks.pool import REPOSITORY
 from tests.tutorials import File, follow, run, steps_of, write
 
@@ -103,6 +105,13 @@ def test_more_ranks_than_tasks_start_beside_another_step(shell, scripts):
     said = shell(f"salloc --nodes=2 --ntasks-per-node=1 bash -c '{inside}'")
     shown = sorted(line for line in said.splitlines() if line.startswith("["))
     assert shown == [f"[0] {FIRST}", f"[1] {FIRST}", f"[2] {SECOND}", f"[3] {SECOND}"], said
+
+
+def test_no_secret_is_shown_on_any_node(hosts_up, shell, tmp_path):
+    secret, within = secrets.token_hex(16), (*hosts_up.within(LOGIN), "salloc", "--nodes=2", "--ntasks-per-node=1")
+    with onlooker() as seen:
+        arguments = (program("plain"), "hold", 0, tmp_path, "KP_TEST_TOKEN")
+        require_kept(Job(*arguments, within=within, KP_TEST_TOKEN=secret), seen, tmp_path, secret, 2)
 
 
 def test_a_launcher_in_each_task_is_refused(shell, scripts):

@@ -5,6 +5,7 @@ The hosts are network namespaces with OpenSSH servers of their own, which only r
 
 import json
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.hosts.clock import clock_ahead
 from tests.hosts.namespaces import FILES, write_names
 from tests.hosts.openssh import PLAIN_SHELL, server
 from tests.launcher import Ended, program, run
+from tests.onlookers import onlooker, require_kept
 from tests.ranks.pool import REPOSITORY
 
 pytestmark = pytest.mark.cluster
@@ -72,6 +74,29 @@ def test_ranks_train_over_hosts(engine, named, hosts_up, job, one_host, tmp_path
     assert weights(ended) == one_host()
     described = json.loads((tmp_path / "out" / "run.json").read_text())
     assert described["hosts"] == {"0": FIRST, "1": SECOND} and described["engine"] == engine
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_table_may_spread_a_hosts_ranks(engine, hosts_up, job, tmp_path):
+    ranks = {FIRST: (0, 2), SECOND: (1,)}
+    table = tmp_path / "table.json"
+    devices = {host: [{"device_id": str(rank), "rank_id": str(rank)} for rank in own] for host, own in ranks.items()}
+    listed = [{"server_id": hosts_up.address(host), "device": found} for host, found in devices.items()]
+    table.write_text(json.dumps({"version": "1.0", "server_count": "2", "server_list": listed, "status": "completed"}))
+    options = ("--engine", engine, "--rank-table", table, "--log-dir", tmp_path / "out", "--tee")
+    found = weights(job(*options, program("train"), "none", 1).wait())
+    assert len(found) == 3 and len(set(found)) == 1
+    described = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert described["hosts"] == {"0": FIRST, "1": SECOND, "2": FIRST}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_secret_is_shown_on_any_host(engine, job, tmp_path):
+    secret = secrets.token_hex(16)
+    with onlooker() as seen:
+        options = ("--engine", engine, *TOGETHER, "--log-dir", tmp_path / "out", "--tee")
+        started = job(*options, program("plain"), "hold", 0, tmp_path, "KP_TEST_TOKEN", KP_TEST_TOKEN=secret)
+        require_kept(started, seen, tmp_path, secret, 2)
 
 
 @pytest.mark.parametrize("engine", ["mpi", pytest.param("gloo", marks=pytest.mark.slow)])

@@ -44,7 +44,7 @@ def test_an_agent_that_is_killed(engine, hosts_up, job, tmp_path):
     kept = sessions()
     training = job("--engine", engine, *TOGETHER, program("train"), tmp_path / "checkpoints", 500, **jobs.SLOWLY)
     training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
-    [agent] = [pid for pid in hosts_up.pids(SECOND) if "-m keras_par.agent" in jobs.command_of(pid)]
+    [agent] = [pid for pid in hosts_up.pids(SECOND) if "-m keras_par.agent " in jobs.command_of(pid)]
     os.kill(agent, signal.SIGKILL)
     ended = training.wait()
     assert ended.status == 1

@@ -37,11 +37,15 @@ def slots(hosts: list[str]) -> list[Slot]:
 
 def variables(slot: Slot, address: str, port: int) -> dict[str, str]:
     """What horovodrun sets for a rank over Gloo, with the rendezvous server at `address`."""
-    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-
     interface = os.environ.get("HOROVOD_GLOO_IFACE") or interface_to(address)
-    return create_slot_env_vars(slot) | {
-        name: str(value) for name, value in create_run_env_vars(address, [interface], port).items()
+    return {
+        **{f"HOROVOD_{name.upper()}": str(value) for name, value in vars(slot).items()},
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": interface,
+        "NCCL_SOCKET_IFNAME": interface,
     }
 
 

@@ -1,0 +1,97 @@
+"""Starts a job's agents over Gloo, by ssh on other hosts, and lets its ranks find each other; no secret is an argument.
+
+horovodrun would write all variables into command lines, which every user of a host can read, and its own key, too.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shlex
+import socket
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_par.agent.starter import Children, Start
+from keras_par.agent.wire import VARIABLE
+from keras_par.base.addresses import own_addresses
+from keras_par.base.rendezvous import RendezvousServer
+from keras_par.base.slots import slots
+from keras_par.cluster.reach import QUICK, Ssh, is_local
+
+ALIVE = ("-o", "ServerAliveInterval=30")  # whoever has started this may be gone, and a host lost, too
+HERE = "127.0.0.1"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Starts a command for each host in the list; the status of the first that failed."""
+    parser = argparse.ArgumentParser(prog="python -m keras_par.launch.gloo", description=__doc__)
+    parser.add_argument("-H", dest="hosts", required=True, help="of each rank, divided by commas")
+    parser.add_argument("-p", dest="port", type=int, help="of the hosts' ssh servers")
+    parser.add_argument("-i", dest="identity", type=Path, help="the file of the key for them")
+    parser.add_argument("command", nargs="+", metavar="PROGRAM")
+    arguments = parser.parse_args(argv)
+    hosts, ssh = arguments.hosts.split(","), Ssh(arguments.port, arguments.identity)
+    by_host = defaultdict(list)
+    for slot in (found := slots(hosts)):
+        by_host[slot.hostname].append(vars(slot))
+    others = [host for host in by_host if not is_local(host)]
+    server = RendezvousServer("" if others else HERE, 0, len(hosts))
+    server.expect(found)
+    about = {
+        "folder": os.getcwd(),
+        "environment": {name: os.environ[name] for name in (VARIABLE,) if name in os.environ},
+        "addresses": list(addresses(others)) if others else [HERE],
+        "port": server.port,
+        "command": arguments.command,
+    }
+    return Children().run(starts(about, by_host, others, ssh))
+
+
+def starts(
+    about: Mapping[str, Any], by_host: Mapping[str, Sequence[Any]], others: Collection[str], ssh: Ssh
+) -> Iterator[Start]:
+    """How the agents of each host are started, those of `others` by ssh.
+
+    Args:
+        about: what all are given.
+        by_host: the slots of each host.
+        others: the hosts that are not this one.
+        ssh: how to get to them.
+    """
+    for host, places in by_host.items():
+        with os.fdopen(os.memfd_create("kp-start"), "w+b") as given:
+            given.write(json.dumps({**about, "slots": places}).encode())
+            given.seek(0)
+            yield Start(f"the start on host {host}", command(host, host in others, ssh), given)
+
+
+def command(host: str, is_other: bool, ssh: Ssh) -> list[str]:
+    """What starts the agents of a host."""
+    path = os.environ.get("PYTHONPATH")
+    start = [sys.executable, "-P", "-m", "keras_par.agent.starter"]
+    if not is_other:
+        return start
+    named = ["env", f"PYTHONPATH={path}"] if path else []
+    return ["ssh", *QUICK, *ALIVE, *ssh.arguments, host, shlex.join(["exec", *named, *start])]
+
+
+def addresses(others: Iterable[str]) -> Iterable[str]:
+    """Those of this host by which others may reach it, each once, the likeliest first."""
+    return dict.fromkeys(itertools.chain.from_iterable((ways_to(others), own_addresses())))
+
+
+def ways_to(others: Iterable[str]) -> Iterable[str]:
+    """The addresses that this host has towards others, where their names are no inventions of ssh's settings."""
+    for host in others:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))  # sends nothing
+            yield probe.getsockname()[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
