@@ -22,6 +22,8 @@ class State:
     steps: int = 0
     quiet: float = 0.0  # seconds without progress
     is_stopped: bool = False  # by a signal
+    has_closed: bool = False  # what it inherited, and so its connections maybe
+    is_writing: bool = False  # more output than is taken
     python_seconds: float = 0.0  # since its Python threads last ran
     loss: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -130,5 +132,5 @@ def as_message(end: Exit) -> dict:
 DEFAULTS = vars(State(-1))
 JUDGED = (
     *("has_joined", "phase", "phase_seconds", "call", "collectives", "epoch", "step", "steps", "quiet"),
-    *("is_stopped", "python_seconds"),
+    *("is_stopped", "has_closed", "is_writing", "python_seconds"),
 )
