@@ -22,14 +22,14 @@ class State:
     steps: int = 0
     quiet: float = 0.0  # seconds without progress
     is_stopped: bool = False  # by a signal
-    has_closed: bool = False  # what it inherited, and so its connections maybe
-    is_writing: bool = False  # more output than is taken
     python_seconds: float = 0.0  # since its Python threads last ran
     loss: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     step_times: dict[str, int] = field(default_factory=dict)
     rss: int = 0
     cpu: float = 0.0
+    has_closed: bool = False  # what it inherited, and so its connections maybe
+    is_writing: bool = False  # more output than is taken
 
     def place(self) -> str:
         """Where in training the rank is, in words."""

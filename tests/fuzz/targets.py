@@ -228,16 +228,24 @@ JOB = {
 def notes(draw: random.Random, folder: Path) -> None:
     """Notes of a rank's program, on their way through the agent to the launcher and into the log."""
     sent: list[dict[str, Any]] = []
-    agent = Agent(0, ["x"], JOB | {"folder": str(folder / "run")}, SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
-    for _ in range(5):
-        note = mutations.json_value(draw, NOTE | {"note": draw.choice([*KINDS, "other"])})
-        line = json.dumps(note)
-        text = mutations.text(draw, line, most=1).decode(errors="replace") if draw.random() < 0.3 else line
-        agent._note("notes", f"{text}\n", b"")
+    channel: Any = SimpleNamespace(send=sent.append)
+    agent = Agent(0, ["x"], JOB | {"folder": str(folder / "run")}, channel)
+    assert agent._log is not None
+    try:
+        for _ in range(5):
+            note = mutations.json_value(draw, NOTE | {"note": draw.choice([*KINDS, "other"])})
+            line = json.dumps(note)
+            text = mutations.text(draw, line, most=1).decode(errors="replace") if draw.random() < 0.3 else line
+            agent._note("notes", f"{text}\n", b"")
+    finally:
+        agent._selector.close()
+        for file in filter(None, agent._log._files.values()):
+            file.close()
+    member: Any = SimpleNamespace(ahead=0.0)
     supervisor: Any = SimpleNamespace(_account=Account(), _folder=RunFolder(None))
     supervisor._account.begin()
     for message in sent:
-        Supervisor._note(supervisor, 0, SimpleNamespace(ahead=0.0), message)  # type: ignore[arg-type]
+        Supervisor._note(supervisor, 0, member, message)
     failed = {name: agent._failure[name] for name in ("call", "epoch", "step") if agent._failure}
     assert dataclasses.replace(State(0), **failed).place()
 
