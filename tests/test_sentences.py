@@ -70,6 +70,11 @@ def test_the_sentence_within_a_message_is_found(kind, message, line):
     assert error is not None and error.removeprefix("some.") == expected
 
 
+def test_an_error_without_a_message_does_not_get_what_follows_it():
+    stack = ["Traceback (most recent call last):", '  File "/home/me/a.py", line 1, in f', "    assert x"]
+    assert summarize([*stack, "AssertionError", "noise", "more noise"])[0] == "AssertionError"
+
+
 def test_messages_within_themselves_end():
     assert sentence_of("in user code:\n\n" * 1000).endswith("in user code:")
 

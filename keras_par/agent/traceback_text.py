@@ -44,7 +44,9 @@ def exception(lines: Sequence[str]) -> str | None:
     begin = next((number for number, line in enumerate(lines) if line.strip() and not INDENTED.match(line)), None)
     if begin is None:
         return None
-    kind, _, message = lines[begin].rstrip().partition(":")
+    kind, colon, message = lines[begin].rstrip().partition(":")
+    if not colon:
+        return kind
     return error_of(kind, "\n".join([message.strip(), *lines[begin + 1 :]]))
 
 
