@@ -1,6 +1,7 @@
 """What the pools do for the tests of the catalogue of strategies."""
 
 import math
+import time
 
 import keras
 
@@ -75,3 +76,28 @@ def train_with_other_names() -> None:
         model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2, name="mine")])
         model.compile("sgd", "mse")
     model.fit(np.zeros((4, 4)), np.zeros((4, 2)), verbose=0)
+
+
+def look_up(num_patterns: int) -> dict:
+    """What a layout map and Keras's own say of paths, and the seconds that the first needs for many."""
+    from keras_par.distribution.layout_map import LayoutMap
+
+    mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+    maps = LayoutMap(mesh), keras.distribution.LayoutMap(mesh)
+    patterns = {f"layer_{number}/.*": (None, "model") for number in range(200)}
+    patterns |= {"layer_1/kernel": ("model", None), "layer_2/.*kernel": ("model", None)}
+    said: list[list] = [[], []]
+    for each, found in zip(maps, said, strict=True):
+        for pattern, axes in patterns.items():
+            each[pattern] = axes
+        for path in ("layer_1/kernel", "layer_2/kernel", "layer_3/bias", "other"):
+            try:
+                found.append(None if each[path] is None else each[path].axes)
+            except ValueError as error:
+                found.append(str(error))
+    for number in range(num_patterns):
+        maps[0][f"block_{number}/.*/(kernel|bias)"] = (None, "model")
+    began = time.process_time()
+    for number in range(50):
+        assert maps[0][f"block_{number}/query/kernel"].axes == (None, "model")
+    return {"said": said, "seconds": time.process_time() - began}

@@ -514,6 +514,9 @@ def misuse(which: str) -> None:
         kp.data.shard(dataset.filter(lambda *_: True), remainder="wrap")
     elif which == "remainder":
         kp.DataParallel(remainder="pad")
+    elif which == "shutdown":
+        leaves = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: kp.shutdown())
+        model.fit(x, y, batch_size=8, verbose=0, callbacks=[leaves])
     elif which == "monitor on one rank":
         model.fit(x, y, verbose=0, callbacks=[kp.callbacks.LossMonitor()] if kp.rank() == 0 else [])
     else:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import keras_par as kp
 from tests import call_tasks, launcher
 from tests.jobs import write_script
 from tests.launcher import Job
@@ -250,6 +251,14 @@ def test_another_thread_than_the_main_one_may_call(tmp_path):
     text += "thread = threading.Thread(target=lambda: found.extend(kp.run(lambda: 'done')))\n"
     ended = call(script(tmp_path, f"{text}thread.start()\nthread.join()\nprint(found)\n"))
     assert ended.stdout.splitlines()[-1] == "['done', 'done']", ended.stderr
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "2", None, True, 10**31, float("nan")], ids=repr)
+def test_what_is_no_number_of_ranks_is_refused(number):
+    with pytest.raises(
+        ValueError, match=r"keras-par: np=.* is no number of ranks: give a whole number of at least 1\."
+    ):
+        kp.run(print, np=number)
 
 
 def test_a_log_and_a_number_that_is_none(tmp_path):

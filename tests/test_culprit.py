@@ -58,6 +58,36 @@ HANGS = {
         "rank 2 is in a callback",
     ),
     "two ranks part": ([waiting(0, "a"), waiting(1, "b")], (0, 1), None, "rank 0 waits in 'a'"),
+    "two ranks part, one in no step": (
+        [waiting(0, "a"), waiting(1, "b", call=None, step=0)],
+        (0, 1),
+        None,
+        "run different code: rank 0 waits in 'a' at step 7 of epoch 1, but rank 1 waits in 'b' outside of fit",
+    ),
+    "two ranks part, one in an evaluation": (
+        [waiting(0, "a"), waiting(1, "b", call="evaluate", step=2)],
+        (0, 1),
+        None,
+        "the ranks run different code: rank 0 waits in 'a' at step 7",
+    ),
+    "two ranks part, one before its first step": (
+        [waiting(0, "a"), waiting(1, "b", step=0)],
+        (0, 1),
+        None,
+        "the ranks run different code from the begin of epoch 1 on",
+    ),
+    "a rank that closed its connections": (
+        [waiting(0), waiting(1, has_closed=True)],
+        (1,),
+        0,
+        "rank 1 has closed the files and connections that it did not open, such as the launcher's, at step 7",
+    ),
+    "output that nobody takes": (
+        [waiting(0), state(1, is_writing=True)],
+        (1,),
+        0,
+        "rank 1 waits for 20 s until its output is taken at step 7 of epoch 1",
+    ),
     "all in the same": ([waiting(0), waiting(1)], (0, 1), None, "the connection between them"),
     "before init": (
         [waiting(0, "kp.init", call=None), State(1, quiet=20.0)],
@@ -168,6 +198,30 @@ def test_the_verdict_says_what_became_of_the_others():
     assert "Rank 1 on host node was ended by signal 9 (SIGKILL)." in text
     assert "it used 1.0 GiB" in text
     assert "Then rank 0 was ended by the launcher, rank 2 exited with status 3." in text
+
+
+def test_an_abort_is_told_in_its_own_words():
+    said = "F0000 00:00:1.2 8 env.cc:74] Check failed: ret == 0 (11 vs. 0)Thread creation via pthread_create() failed."
+    text = verdict.lines(end(1, -6, last_words=said), {})
+    assert f"Last words: {said}" in text and any("No more threads can start" in line for line in text)
+    assert not any("Last words" in line for line in verdict.lines(end(1, -11, last_words="step 5"), {}))
+
+
+def test_who_starts_processes_without_a_guard_is_told_what_to_write():
+    error = "RuntimeError: An attempt has been made to start a new process before ... finished its bootstrapping phase."
+    assert any("if __name__ ==" in line for line in verdict.lines(end(1, error=error), {}))
+
+
+@pytest.mark.parametrize(
+    ("where", "place", "words"),
+    [
+        ("after step 3 of epoch 1", "outside of fit", "stopped after step 3 of epoch 1 on all ranks, by SIGINT"),
+        ("", "at step 7 of epoch 1", "stopped by SIGINT when a rank was at step 7 of epoch 1;"),
+        ("", "outside of fit", "stopped by SIGINT when a rank was outside of fit;"),
+    ],
+)
+def test_where_a_job_was_that_its_user_ended(where, place, words):
+    assert verdict.interrupted(2, where, place, "", False).startswith(words)
 
 
 def raise_through_a_library():

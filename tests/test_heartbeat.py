@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from keras_par.agent.notes import parsed
 from keras_par.base.heartbeat import NEVER, NUM_BUCKETS, PHASES, SHORTEST_STEP, Page, bucket, clipped
 from keras_par.job import heartbeat
 from keras_par.job.heartbeat import Heartbeat
@@ -117,3 +118,31 @@ def test_notes_never_wait():
 def test_names_are_clipped_between_characters():
     assert clipped("é" * 10, 8) == "ééé".encode()
     assert clipped("short", 160) == b"short"
+
+
+def notes_of(reader: int) -> list[tuple[str, dict]]:
+    return [note for note in map(parsed, os.read(reader, 65536).decode().splitlines()) if note is not None]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_where_a_call_is_left_by_what_is_no_error_is_told(error):
+    reader, writer = os.pipe()
+    beat = Heartbeat(Page(stop_before=NEVER), writer)
+    with pytest.raises(type(error)), beat.call("fit"):
+        beat.begin_epoch(2, 0)
+        beat.begin_step(1)
+        with beat.call("evaluate"):
+            raise error
+    [(kind, note)] = notes_of(reader)
+    assert kind == "leaving" and (note["call"], note["epoch"], note["step"]) == ("evaluate", 2, 0)
+    assert note["user_line"].startswith(f"{__file__}:") and note["user_line"].endswith("raise error")
+    for each in (reader, writer):
+        os.close(each)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1,2", "1,2,3,4", "-1,-2,-3", "9" * 31 + ",1,2", "0,0,0", "٣,1,1", "7,999999,8"]
+)
+def test_garbage_in_the_launchers_variable_is_no_watcher(text, monkeypatch):
+    monkeypatch.setenv("KERAS_PAR_WATCH", text)
+    assert heartbeat.inherited() is None

@@ -1,5 +1,6 @@
 """Checkpoints in the memory of hosts: who keeps whose, which one a job goes on from, and that nothing is left."""
 
+import errno
 import re
 import threading
 from pathlib import Path
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 
 from keras_par.base import host_memory
 from keras_par.checkpoint import memory as memories
+from keras_par.checkpoint import writer as writers
+from keras_par.checkpoint.disk import Disk
 from keras_par.checkpoint.grid import in_a_row
 from keras_par.checkpoint.manifest import File, Manifest
 from keras_par.checkpoint.memory import Memory, partners
 from keras_par.checkpoint.rescue import Held, choice
+from keras_par.checkpoint.writer import Writer
 from keras_par.comm.solo import SoloCommunicator
 from tests import worlds
 from tests.launcher import Job, of_kind, program, run
@@ -99,6 +103,26 @@ def test_the_newest_stays_until_all_ranks_have_the_next(tmp_path):
     begin(3)
     assert kept() == ["0.2", "0.3"]
     assert (tmp_path / "job").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("home", "advice"),
+    [
+        (lambda folder: Memory(folder / "job/run", SoloCommunicator()), "make room there, or leave out memory_every."),
+        (lambda folder: Disk(folder, "CKP", None, 0), "make room, or give another folder."),
+    ],
+    ids=["memory", "disk"],
+)
+def test_where_there_is_no_room_what_helps_is_said(home, advice, tmp_path, monkeypatch):
+    manifest = Manifest("CKP-1_1", 1, in_a_row(1), 0, 1, None, 7, None, [], {}, [])
+    monkeypatch.setattr(writers, "write_arrays", no_room)
+    writer = Writer(home(tmp_path), tmp_path, False, SoloCommunicator())
+    writer._write(manifest, {})
+    assert writer._complaint is not None and writer._complaint.endswith(f"(No space left on device): {advice}")
+
+
+def no_room(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ CASES = {
         "is ArrayData of dense arrays on rank 0 but TFDataset on rank 1",
         "the same arg",
     ),
+    "shutdown": ("RuntimeError", "kp.shutdown() was called within fit", "call it afterwards"),
     "scalars in shard": ("ValueError", "data.shard takes arrays", "a generator"),
     "unknown length": ("ValueError", "data.shard(remainder='wrap') must know how long", "remainder='exact'"),
     "remainder": ("ValueError", "remainder='pad' is unknown", "use 'exact', 'wrap' or 'drop'"),

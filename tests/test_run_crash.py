@@ -45,6 +45,64 @@ def test_the_last_line_of_the_users_own_code_is_shown():
     assert 'in fail: subprocess.check_call(["false"])' in job.last_panel
 
 
+WITHIN = """
+import os, signal, sys, time
+from pathlib import Path
+from keras_par.job import heartbeat
+from tests.launcher import rank_of_this_process
+
+beat = heartbeat.current()
+with beat.call("fit"):
+    beat.begin_epoch(0, 0)
+    for _ in range(6):
+        beat.begin_step(1)
+        beat.end_step({{}})
+    if rank_of_this_process() == {culprit}:
+        {leave}
+    Path(sys.argv[1], f"ready.{{rank_of_this_process()}}").touch()
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("leave", "status"),
+    [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGINT)", 130), ("raise KeyboardInterrupt", 130)],
+)
+def test_a_rank_that_leaves_fit_without_an_error_is_told_with_its_place_and_line(leave, status, tmp_path):
+    script = tmp_path / "within.py"
+    script.write_text(WITHIN.format(culprit=1, leave=leave))
+    job = run("-np", 2, script, tmp_path)
+    assert job.status == status
+    assert "rank 1 failed first" in job.last_panel and "at step 6 of epoch 1" in job.last_panel
+    assert f"Last line of your code: {script}:" in job.last_panel and f"in <module>: {leave}" in job.last_panel
+
+
+def test_a_job_that_its_user_kills_is_told_with_its_place(tmp_path):
+    script = tmp_path / "within.py"
+    script.write_text(WITHIN.format(culprit=-1, leave="pass"))
+    job = Job("-np", 2, "--log-dir", tmp_path / "out", script, tmp_path)
+    for rank in range(2):
+        job.wait_for(tmp_path / f"ready.{rank}")
+    job.signal(signal.SIGINT)
+    while not of_kind(tmp_path / "out", "interrupt"):
+        time.sleep(0.05)
+    job.signal(signal.SIGINT)
+    ended = job.wait(30)
+    assert ended.status == 130
+    assert (
+        "stopped by SIGINT when a rank was at step 6 of epoch 1;" in ended.stderr
+        and "outside of fit" not in ended.stderr
+    )
+
+
+def test_nothing_of_open_mpis_is_left_after_a_failure(tmp_path):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    job = run("-np", 2, program("plain"), "raise", 1, TMPDIR=str(folder))
+    assert job.status == 1
+    assert not list(folder.glob("ompi.*"))
+
+
 def test_by_gloo():
     job = run("-np", 2, "--engine", "gloo", program("plain"), "exit", 1)
     assert job.status == 7

@@ -25,6 +25,11 @@ WRONG = {
     "a folder of logs that is no run's": (["-np", "1", "--log-dir", ".", program("plain")], "other things in it"),
     "an unknown option": (["--colour", "x.py"], "unrecognized arguments: --colour"),
     "no ranks": (["-np", "0", "x.py"], "'0' must be a whole number of at least 1"),
+    "31 digits of ranks": (["-np", "9" * 31, "x.py"], "must be a whole number of at most 999999"),
+    "5,000 digits of ranks": (["-np", "9" * 5000, "x.py"], "must be a whole number of at most 999999"),
+    "no digit": (["-np", "²", "x.py"], "'²' must be a whole number of at least 1"),
+    "a name of 5,000 letters": (["-np", "1", "x" * 5000], "cannot be used (File name too long)."),
+    "a name on two lines": (["-np", "1", "a\nb"], "there is no script or program 'a b'."),
     "half a rank": (["-np", "1.5", "x.py"], "'1.5' must be a whole number"),
     "no number of ranks": ([program("plain")], "how many ranks shall there be? Say -np N"),
     "no script": (["-np", "2"], "the following arguments are required: script.py"),
@@ -46,6 +51,43 @@ def test_a_wrong_command_line_gets_one_sentence(arguments, sentence):
     last = job.stderr.strip().splitlines()[-1]
     assert last.startswith("keras-par run: ") and sentence in last
     assert "Traceback" not in job.stderr and job.stdout == ""
+
+
+OTHERS = {
+    "a report": (["report", "x" * 5000], "keras-par report: 'xxx"),
+    "31 digits of ranks of a plan": (["plan", "megatron", "m.py:f", "--ranks", "9" * 31], "at most 999999"),
+    "no ranks of a plan": (["plan", "megatron", "m.py:f", "--ranks", "0"], "at least 1"),
+    "a mesh": (["plan", "megatron", "m.py:f", "--ranks", "2", "--mesh", "1x" + "9" * 31], "has no sizes ('999"),
+    "one rank of a doctor": (["doctor", "--np", "1"], "'1' must be a whole number of at least 2"),
+    "a list": (["calibrate", "-np", "2", "--write", "/dev/null/x/y"], "cannot be used (Not a directory)."),
+}
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), OTHERS.values(), ids=OTHERS)
+def test_other_commands_say_one_sentence_too(arguments, sentence, capsys):
+    try:
+        status = main(arguments)
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("keras-par") and sentence in last and len(last) < 3000
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = ["sh", "-c", 'rmdir "$0"; exec "$@"', str(gone), sys.executable, "-m", "keras_par.launch"]
+    for more in (
+        ["-np", "2", program("plain"), "show", "0"],
+        ["-np", "1", "--log-dir", "out", program("plain"), "show"],
+    ):
+        done = subprocess.run(
+            [*command, *more], cwd=gone, env=environment(), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 2 and "Traceback" not in done.stderr
+        assert done.stderr == "keras-par run: the folder that this was called in is gone: change to another.\n"
+        gone.mkdir()
 
 
 @pytest.mark.parametrize(

@@ -460,9 +460,17 @@ def test_machines_are_read_as_they_are_written(tmp_path):
     path.write_text(KNOWN.text().replace("cached_bytes = 0\ncached_bytes_per_second = 1", "cached_bytes = 1e6"))
     with pytest.raises(ValueError, match="lacks 'cached_bytes_per_second'"):
         read_machine(path)
-    for wrong in ("flops = -1.0", 'flops = "fast"', "flops = true"):
+    for wrong in ("flops = -1.0", 'flops = "fast"', "flops = true", "flops = inf", "flops = nan", "flops = 1e99"):
         path.write_text(KNOWN.text().replace("flops = 1e+09", wrong))
         with pytest.raises(ValueError, match="says flops = "):
+            read_machine(path)
+    for content, said in (
+        (b"\xff", "no text in UTF-8"),
+        (b"a=" + b"[" * 5000, "nested too deeply"),
+        (b"links=1", "links"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"keras-par: .* is no machine: .*{said}"):
             read_machine(path)
     path.write_text(KNOWN.text().replace("bytes_per_second = 1e+09", "bytes_per_second = 0"))
     with pytest.raises(ValueError, match=r"above 0 of \[links\.all_reduce"):

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from keras_par.base import host_memory, rank_variables
 from keras_par.base.addresses import require_own_address
 from keras_par.base.slots import slots
 from keras_par.job import launch, rendezvous
@@ -146,6 +147,34 @@ def test_impossible_ranks_are_refused(variables, said):
         launch.by_hand(variables)
     assert said in str(caught.value)
     assert str(caught.value).startswith("keras-par: ")
+
+
+GARBAGE = {
+    "OMPI_COMM_WORLD_SIZE": launch.detect,
+    "PMI_SIZE": launch.detect,
+    "OMPI_COMM_WORLD_RANK": lambda: rank_variables.number("rank"),
+    "HOROVOD_LOCAL_SIZE": lambda: rank_variables.number("local_size"),
+    "KERAS_PAR_RESTART_COUNT": host_memory.attempt,
+    "KERAS_PAR_JOB": host_memory.folder,
+}
+
+
+@pytest.mark.parametrize("text", ["two", "-1", "9" * 31, "1.5", "a/../b", " "])
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_in_a_launchers_variable_is_named(name, text, monkeypatch):
+    monkeypatch.setenv(name, text)
+    if name == "KERAS_PAR_JOB" and text in ("two", "-1", "9" * 31):
+        return
+    with pytest.raises(RuntimeError, match=f"keras-par: {name}='.*' is no (whole number|job's name)"):
+        GARBAGE[name]()
+
+
+@pytest.mark.parametrize("text", ["two", "0", ""])
+def test_garbage_in_what_horovodrun_sets_is_named(text, monkeypatch):
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
+    monkeypatch.setenv("HOROVOD_SIZE", text)
+    with pytest.raises(RuntimeError, match=r"keras-par: HOROVOD_SIZE='.*' is no whole number of at least 1"):
+        launch.detect()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -124,6 +125,48 @@ def test_an_error_in_a_short_file(text):
     with pytest.raises(ValueError) as error:
         parse_strategy(text, "mine.toml", "mine")
     assert str(error.value) == f"keras-par: mine.toml, {OTHERS[text]}."
+
+
+UNREADABLE = {
+    "no text": (b"name = '\xff'", "cannot be read: it is no text in UTF-8"),
+    "nested deeply": (b"name = " + b"[" * 5000, "line 1: this is not TOML: it is nested too deeply"),
+    "a long number": (b"[mesh]\na = " + b"9" * 5000, "this is not TOML: Exceeds the limit"),
+    "a large number": (b"[mesh]\na = 0x" + b"f" * 5000, "this is not TOML: a number has more than 64 bits"),
+    "a pattern within patterns": (b"[layout]\n'" + b"(" * 5000 + b"' = 1", "is no regular expression: "),
+    "a pattern too often": (
+        b"[layout]\n'a{99999999999}' = 1",
+        "is no regular expression: the repetition number is too",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_file_that_cannot_be_read_is_one_sentence(content, said, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        read_strategy(path)
+    assert str(error.value).startswith("keras-par: ") and said in str(error.value)
+
+
+def test_a_strategy_that_is_gone_is_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match=r"keras-par: strategy file '.*' cannot be read: No such file or directory"):
+        read_strategy(tmp_path / "mine.toml")
+
+
+def test_very_many_patterns_are_read_in_seconds():
+    rows = "".join(f'"layer_{number}/.*kernel" = ["-", "model"]\n' for number in range(20_000))
+    began = time.process_time()
+    strategy = parse_strategy(f"[mesh]\nmodel = -1\n[layout]\n{rows}", "mine.toml", "mine")
+    assert time.process_time() - began < 8
+    assert len(strategy.entries) == 20_000
+
+
+def test_a_layout_map_finds_among_very_many_patterns_what_keras_finds(ranks):
+    [found] = ranks(1).run(catalogue_tasks.look_up, num_patterns=20_000)
+    ours, theirs = found["said"]
+    assert ours == theirs and "matches multiple" in ours[1]
+    assert found["seconds"] < 4
 
 
 def test_lines_of_keys_are_those_that_name_them():

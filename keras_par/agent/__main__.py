@@ -19,11 +19,12 @@ from keras_par.agent.beats import Beats
 from keras_par.agent.installed import installed
 from keras_par.agent.knocks import ANSWER_SECONDS, Knocks
 from keras_par.agent.lines import Lines
+from keras_par.agent.notes import parsed
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
 from keras_par.agent.states import FAULTS, Exit, State, as_message, brief
-from keras_par.agent.traceback_text import readable_stacks, summarize
+from keras_par.agent.traceback_text import last_words, readable_stacks, summarize
 from keras_par.base import host_memory
 from keras_par.base.addresses import own_address
 from keras_par.base.rank_variables import number
@@ -190,6 +191,7 @@ class Agent:
             self._log.progress({"time": time.time(), "collective": collective, **found}, is_last)
 
     def _output(self, stream: str, text: str, data: bytes) -> None:
+        self._process.num_taken += len(data)
         is_kept = self._log is None or self._log.write(stream, data)
         self._tails[stream].extend(text.splitlines())
         if self._job["verbose"] or not is_kept:
@@ -221,11 +223,10 @@ class Agent:
         return is_new and (is_common or self._failure.get("is_consequence", False))
 
     def _note(self, _: str, text: str, data: bytes) -> None:
-        for note in map(wire.parsed, text.splitlines()):
-            kind = note.pop("note", None)
+        for kind, note in filter(None, map(parsed, text.splitlines())):
             if kind in NOTES and self._log:
                 self._log.note(NOTES[kind], note)
-            elif kind == "failure":
+            elif kind in ("failure", "leaving"):
                 self._failure = note
             elif kind in TOLD:
                 self._channel.send({kind: note})
@@ -316,12 +317,12 @@ class Agent:
             time=self._ended,
             out_of_memory=status == -signal.SIGKILL and num_kills_for_memory() > self._kills_before,
             was_told=self._was_told,
-            failed=self._failure.get("time"),
+            failed=self._failure["time"] if "message" in self._failure else None,
             is_consequence=self._failure.get("is_consequence", False),
             on_all_ranks=self._failure.get("on_all_ranks", False),
             error=self._failure.get("message") if status < 0 else error or self._failure.get("message"),
-            user_line=None if status < 0 else user_line,
-            last_words=next((line.strip() for line in reversed(words) if line.strip()), None),
+            user_line=self._failure.get("user_line") or (None if status < 0 else user_line),
+            last_words=last_words(words),
             stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS else None,
             place=dataclasses.replace(self._state, **failed).place(),
             rss=self._state.rss,

@@ -17,6 +17,7 @@ SHARED = Path("/dev/shm")
 SESSION = "OMPI_MCA_orte_jobfam_session_dir"  # Open MPI's folder of a job on this host
 ENGINES = ("mpirun", "orterun", "orted")  # what starts agents and, once ranks are killed, sleeps before it ends
 SESSIONS = re.compile(r"pid\.\d+|jf\.(?P<daemons>\d+)")  # what mpirun calls that folder, and what its daemons do
+AROUND = re.compile(r"ompi\..+")  # the folder of a user's jobs on a host, which holds these
 TRACKER = "resource_tracker import main"  # joblib has one of its own
 
 
@@ -36,9 +37,15 @@ def remove_segment(environ: Mapping[str, str]) -> None:
 
 
 def remove_session(folder: str | None) -> None:
-    """Removes the folder in which an mpirun that was killed, or its daemon on this host, kept its job's files."""
+    """Removes the folder in which an mpirun that was killed, or its daemon on this host, kept its job's files.
+
+    As mpirun does itself, it also removes the folder around it, unless other jobs have theirs there.
+    """
     if folder is not None and SESSIONS.fullmatch(Path(folder).name):
         shutil.rmtree(folder, ignore_errors=True)
+        if AROUND.fullmatch(Path(folder).parent.name):
+            with contextlib.suppress(OSError):
+                Path(folder).parent.rmdir()
 
 
 def end_of_daemon(folder: str | None) -> str | None:
@@ -53,7 +60,8 @@ def end_of_daemon(folder: str | None) -> str | None:
     if folder is None or found is None or found["daemons"] is None:
         return None
     job = int(found["daemons"]) << 16
-    return f"pkill -KILL -u $(id -u) -f 'orte[d] .*ess_base_jobid {job} '; rm -rf {shlex.quote(folder)}"
+    around = f"; rmdir {shlex.quote(str(Path(folder).parent))}" if AROUND.fullmatch(Path(folder).parent.name) else ""
+    return f"pkill -KILL -u $(id -u) -f 'orte[d] .*ess_base_jobid {job} '; rm -rf {shlex.quote(folder)}{around}"
 
 
 def end_engine(environ: Mapping[str, str]) -> None:

@@ -2,10 +2,14 @@
 
 import contextlib
 import ctypes
+import fcntl
 import mmap
 import os
+import select
 import signal
 import subprocess
+import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,6 +66,7 @@ class RankProcess:
         self.stdout, self.stderr = self._process.stdout, self._process.stderr
         self._marks: tuple[int, ...] = ()
         self._stacks_read = 0
+        self.num_taken = self._num_taken = 0  # bytes of its output: that were read, and had been at the last look
         self._rss, self._cpu = 0, 0.0
         self._progressed = self.began = time.monotonic()
 
@@ -134,7 +139,8 @@ class RankProcess:
         in_step = PHASES[page.phase] == "step"
         names = page.collective or (page.graph_collectives if in_step else b"")
         waits = tuple(names.decode(errors="replace").split())
-        self._note_progress(now)
+        is_writing = self._is_writing()
+        self._note_progress(now, is_writing)
         return State(
             rank=rank,
             has_joined=bool(page.pid),
@@ -147,6 +153,8 @@ class RankProcess:
             steps=page.steps,
             quiet=now - self._progressed,
             is_stopped=status.letter in "Tt",
+            has_closed=self.poll() is None and has_no_writer(self.notes),
+            is_writing=is_writing,
             python_seconds=now - page.sampled if page.sampled else 0.0,
             loss=page.loss if page.loss == page.loss else None,
             seconds=seconds_by_phase(page, now),
@@ -155,11 +163,30 @@ class RankProcess:
             cpu=self._cpu,
         )
 
-    def _note_progress(self, now: float) -> None:
+    def _is_writing(self) -> bool:
+        """True if it has written more than was read of it, so that it waits, or soon will."""
+        pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
+        return any(content_of(pipe.fileno()) > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) // 2 for pipe in pipes)
+
+    def _note_progress(self, now: float, is_writing: bool) -> None:
+        """Output that is taken is progress of a program that waits for that."""
         page = self.page
         marks = (page.pid, page.marks, page.graph_marks)
-        if marks != self._marks:
-            self._marks, self._progressed = marks, now
+        if marks != self._marks or (is_writing and self.num_taken != self._num_taken):
+            self._progressed = now
+        self._marks, self._num_taken = marks, self.num_taken
+
+
+def content_of(pipe: int) -> int:
+    """The bytes in a pipe that nobody has read."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def has_no_writer(pipe: int) -> bool:
+    """True if all who could write into a pipe have closed it."""
+    looks = select.poll()
+    looks.register(pipe, 0)
+    return bool(looks.poll(0))
 
 
 def die_with_parent() -> None:

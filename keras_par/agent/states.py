@@ -28,6 +28,8 @@ class State:
     step_times: dict[str, int] = field(default_factory=dict)
     rss: int = 0
     cpu: float = 0.0
+    has_closed: bool = False  # what it inherited, and so its connections maybe
+    is_writing: bool = False  # more output than is taken
 
     def place(self) -> str:
         """Where in training the rank is, in words."""
@@ -130,5 +132,5 @@ def as_message(end: Exit) -> dict:
 DEFAULTS = vars(State(-1))
 JUDGED = (
     *("has_joined", "phase", "phase_seconds", "call", "collectives", "epoch", "step", "steps", "quiet"),
-    *("is_stopped", "python_seconds"),
+    *("is_stopped", "has_closed", "is_writing", "python_seconds"),
 )

@@ -2,18 +2,20 @@
 
 import itertools
 import re
-import sys
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_par.agent.shown import CHATTER
+from keras_par.base.sentence import USER_CODE, error_of
+from keras_par.base.user_code import LIBRARIES, PACKAGE, is_of_user, shown
+
 BEGIN = "Traceback (most recent call last):"
-FRAME = re.compile(r'\s+File "(?P<path>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
+FRAME = re.compile(r'\s+File "(?P<path>.+)", line (?P<line>\d+)(, in (?P<function>.+?))?(  \*)?$')
 INDENTED = re.compile(r"\s|[\s^~]+$")  # as a frame's lines; of marks below its code a part may be lost
 SYNTAX = re.compile(r"(Syntax|Indentation|Tab)Error: ")
+# How TensorFlow's C++, the C++ library and assert() say what is wrong.
+FATAL = re.compile(r"F\d{4} \d\d:|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: F |what\(\): |.*: Assertion `.*' failed\.")
 PYTEST = re.compile(r"E\s{2,}(?P<error>[\w.]*(Error|Exception|Warning|Exit|Failed)\b.*)$")
-PACKAGE = Path(__file__).resolve().parents[1]
-LIBRARIES = [str(PACKAGE), *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))]
 
 
 def summarize(lines: Sequence[str]) -> tuple[str | None, str | None]:
@@ -30,29 +32,36 @@ def summarize(lines: Sequence[str]) -> tuple[str | None, str | None]:
     return error, next((frame for frame in reversed(blocks) if frame), None)
 
 
+def last_words(lines: Sequence[str]) -> str | None:
+    """The last line, or what compiled code has said last before it aborts, which a stack may follow."""
+    said = [line.strip() for line in lines if line.strip() and not CHATTER.match(line)]
+    fatal = [line for line in said if FATAL.match(line)]
+    return next(reversed(fatal or said), None)
+
+
 def exception(lines: Sequence[str]) -> str | None:
-    """The first line of a traceback that is not indented: a frame's lines are."""
-    return next((line.rstrip() for line in lines if line.strip() and not INDENTED.match(line)), None)
+    """The first line of a traceback that is not indented, as a frame's lines are, or the sentence that follows it."""
+    begin = next((number for number, line in enumerate(lines) if line.strip() and not INDENTED.match(line)), None)
+    if begin is None:
+        return None
+    kind, colon, message = lines[begin].rstrip().partition(":")
+    if not colon:
+        return kind
+    return error_of(kind, "\n".join([message.strip(), *lines[begin + 1 :]]))
 
 
 def user_frame(lines: Sequence[str]) -> str | None:
+    """The last frame of user code; AutoGraph's errors have such frames below them, too."""
     found = None
     for number, line in enumerate(lines):
-        if line.strip() and not INDENTED.match(line):
+        if line.strip() and not INDENTED.match(line) and not line.rstrip().endswith(USER_CODE):
             break  # the exception, which ends the frames
         match = FRAME.match(line.rstrip())
-        if match and is_user_code(match["path"]):
+        if match and is_of_user(match["path"]):
             code = lines[number + 1].strip() if number + 1 < len(lines) else ""
-            found = f"{match['path']}:{match['line']}" + (f" in {match['function']}" if match["function"] else "")
-            found += f": {code}" if code and not FRAME.match(lines[number + 1]) else ""
+            is_code = bool(code) and INDENTED.match(lines[number + 1]) and not FRAME.match(lines[number + 1])
+            found = shown(match["path"], match["line"], match["function"], code if is_code else "")
     return found
-
-
-def is_user_code(path: str) -> bool:
-    """True for a file that is neither Python's, nor an installed package's, nor this package's."""
-    if path.startswith("<") or "site-packages" in path or "__autograph_generated_file" in path:
-        return False
-    return not any(path.startswith(f"{library}/") for library in LIBRARIES if library != sys.prefix)
 
 
 STACK_HEADER = re.compile(r"(Current thread|Thread) 0x")
@@ -71,28 +80,28 @@ def readable_stacks(text: str) -> str:
             threads[-1].append(frame)
     if not threads:
         return ""
-    shown = condensed(threads[current])
+    found = condensed(threads[current])
     others = [frames for frames in threads if frames is not threads[current]]
     for frames in others:
-        if any(is_user_code(frame["path"]) for frame in frames):
-            shown += ["and another thread:", *condensed(frames)]
-    return "\n".join(shown)
+        if any(is_of_user(frame["path"]) for frame in frames):
+            found += ["and another thread:", *condensed(frames)]
+    return "\n".join(found)
 
 
 def condensed(frames: Sequence[re.Match]) -> list[str]:
     """One line for each frame; of frames that follow each other in libraries, only the outer- and the innermost."""
-    shown: list[str] = []
-    for is_own, group in itertools.groupby(frames, lambda frame: is_user_code(frame["path"])):
+    found: list[str] = []
+    for is_own, group in itertools.groupby(frames, lambda frame: is_of_user(frame["path"])):
         lines = [readable(frame) for frame in group]
         if not is_own and len(lines) > 4:
             lines[1:-1] = [f"  ... {len(lines) - 2} more in libraries"]
-        shown += lines
-    return shown
+        found += lines
+    return found
 
 
 def readable(frame: re.Match) -> str:
     """A frame on one line, its file by the shortest name that tells which it is."""
     path = frame["path"]
-    for folder in (*sorted(LIBRARIES[1:], key=len, reverse=True), str(PACKAGE.parent), str(Path.cwd())):
-        path = path.removeprefix(f"{folder}/")
+    for folder in (*sorted(LIBRARIES[1:], key=len, reverse=True), f"{PACKAGE.parent}/", f"{Path.cwd()}/"):
+        path = path.removeprefix(folder)
     return f"  {path}:{frame['line']} in {frame['function']}"

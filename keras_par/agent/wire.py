@@ -137,14 +137,6 @@ def proof(key: str, who: str, challenge: bytes, answered: bytes) -> bytes:
     return hmac.digest(key.encode(), who.encode() + challenge + answered, "sha256")
 
 
-def parsed(line: str) -> Message:
-    """A line of JSON, an empty message if it was cut."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        return {}
-
-
 def connect() -> Channel | None:
     """An agent's channel to the launcher that its environment names, None if it names none.
 

@@ -2,13 +2,17 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from keras_par.base.variables import number
+
 JOB = "KERAS_PAR_JOB"  # what tells a job from others, where it is started again after a failure
 ATTEMPT = "KERAS_PAR_RESTART_COUNT"
+NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 SHARED = Path("/dev/shm")
 
 
@@ -16,8 +20,13 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     """The folder of the job on this host, there or not; None, on all hosts, where nobody would go on from it.
 
     In it are folders, one for each folder of checkpoints on the disk, and in these the generations.
+
+    Raises:
+        RuntimeError: what names the job cannot be a name.
     """
     job = environ.get(JOB)
+    if job and not NAME.fullmatch(job):
+        raise RuntimeError(f"keras-par: {JOB}={job[:40]!r} is no job's name: 'keras-par run' sets it, so unset it.")
     return path_of(job, socket.gethostname()) if job else None
 
 
@@ -27,8 +36,12 @@ def path_of(job: str, host: str) -> Path:
 
 
 def attempt(environ: Mapping[str, str] = os.environ) -> int:
-    """How often the job was started before."""
-    return int(environ.get(ATTEMPT, "0"))
+    """How often the job was started before.
+
+    Raises:
+        RuntimeError: what says so is no number.
+    """
+    return number(environ, ATTEMPT, 0, None, "'keras-par run' sets it for each rank, so unset it") or 0
 
 
 def generation(serial: int) -> str:
@@ -39,7 +52,8 @@ def generation(serial: int) -> str:
 def generations(of: Path, before: int) -> Iterator[Path]:
     """Those of attempts before one, in the folder for a folder on the disk."""
     for path in of.glob("*.*"):
-        if int(path.name.partition(".")[0]) < before:
+        number_of_attempt = path.name.partition(".")[0]
+        if number_of_attempt.isdecimal() and int(number_of_attempt) < before:
             yield path
 
 

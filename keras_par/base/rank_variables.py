@@ -1,7 +1,10 @@
 """The variables by which launchers tell a process which rank it is."""
 
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from keras_par.base import variables
 
 
 class Variables(NamedTuple):
@@ -22,9 +25,23 @@ LAUNCHERS = (GLOO, OPEN_MPI, MPICH, SHELL)
 
 
 def number(name: str, default: int = 0) -> int:
-    """This process's "rank", "size", "local_rank" or "local_size", as the first launcher says that has set it."""
-    variables = [getattr(launcher, name) for launcher in LAUNCHERS]
-    return next((int(os.environ[each]) for each in variables if each in os.environ), default)
+    """This process's "rank", "size", "local_rank" or "local_size", as the first launcher says that has set it.
+
+    Raises:
+        RuntimeError: it is no number.
+    """
+    lowest = 1 if name.endswith("size") else 0
+    found = (number_in(os.environ, getattr(launcher, name), lowest) for launcher in LAUNCHERS)
+    return next((each for each in found if each is not None), default)
+
+
+def number_in(environ: Mapping[str, str], name: str, lowest: int) -> int | None:
+    """The number in a launcher's variable, None if it is not set.
+
+    Raises:
+        RuntimeError: it is none.
+    """
+    return variables.number(environ, name, lowest, None, "launchers set it for each rank, so unset it")
 
 
 def told() -> str | None:

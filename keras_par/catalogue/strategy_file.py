@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 from keras_par.catalogue.mesh_sizes import is_size
 from keras_par.catalogue.suggestion import instead, shown
 from keras_par.catalogue.toml_lines import Key, line_of, lines_of_keys
-from keras_par.plan.layout import Axes, matches
+from keras_par.plan import toml
+from keras_par.plan.layout import Axes, compiled, matches
 from keras_par.plan.options import OF_A_HOST, VALUES, Options, has_value, is_ranks
 
 KEYS = ("name", "description", "mesh", "layout", "options")
@@ -81,9 +82,15 @@ def read_strategy(path: Path) -> Strategy:
     """The strategy that a file holds.
 
     Raises:
-        ValueError: it is not TOML, or not a strategy; names the file, the line, the key and what was meant perhaps.
+        ValueError: it cannot be read, is not TOML, or not a strategy; names the file, the line, the key and what was
+            meant perhaps.
     """
-    return parse_strategy(path.read_text(encoding="utf-8"), str(path), path.stem)
+    try:
+        text = toml.read(path)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"keras-par: strategy file '{path}' cannot be read: {why}: correct it.") from None
+    return parse_strategy(text, str(path), path.stem)
 
 
 def strategy_text(strategy: Strategy) -> str:
@@ -114,7 +121,7 @@ def parse_strategy(text: str, file: str, name: str) -> Strategy:
         ValueError: see `read_strategy`.
     """
     try:
-        content = tomllib.loads(text)
+        content = toml.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(error))
         what = str(error)[: found.start()] if found else str(error)
@@ -231,9 +238,9 @@ class Reader:
     def require_pattern(self, key: Key, pattern: str) -> None:
         """Refuses what is no regular expression."""
         try:
-            re.compile(pattern)
-        except re.error as error:
-            self.refuse(key, f"pattern '{pattern}' is no regular expression: {error}: correct it")
+            compiled(pattern)
+        except ValueError as error:
+            self.refuse(key, str(error).removeprefix("keras-par: ").removesuffix("."))
 
     def axes(self, key: Key, said: Any, mesh: dict[str, int]) -> Axes:
         """The axis of each dim; () for "replicate"."""

@@ -18,7 +18,7 @@ def lines_of_keys(text: str) -> dict[Key, int]:
     """
     found: dict[Key, int] = {}
     table: Key = ()
-    begin, depth, equals, end = 0, 0, None, None
+    begin, line, depth, equals, end = 0, 1, 0, None, None
     for token in [*TOKEN.finditer(text), None]:
         mark = "\n" if token is None else token[0]
         place = len(text) if token is None else token.start()
@@ -33,12 +33,12 @@ def lines_of_keys(text: str) -> dict[Key, int]:
         elif mark == "\n" and depth == 0:
             stop = next(p for p in (equals, end, place) if p is not None)
             name = text[begin:stop].strip()
-            line = text.count("\n", 0, begin) + 1
             if equals is not None:
                 found.setdefault((*table, *parts(name)), line)
             elif name:
                 table = parts(name.strip("[]"))
                 found.setdefault(table, line)
+            line += text.count("\n", begin, place + 1)
             begin, equals, end = place + 1, None, None
     return found
 

@@ -18,6 +18,7 @@ class Disk:
     """
 
     is_memory = False
+    way_out = "make room, or give another folder"  # where a file cannot be written
 
     def __init__(self, folder: Path, prefix: str, keep: int | None, rank: int):
         self._folder, self._prefix, self._keep, self._rank = folder, prefix, keep, rank

@@ -19,6 +19,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import may_have_groups
 from keras_par.comm.segments import host
 
+WAY_OUT = "make room there, or leave out memory_every"
 CHUNK_BYTES = 2**24  # of each rank's file that are sent at once
 
 
@@ -34,6 +35,7 @@ class Memory:
     """
 
     is_memory = True
+    way_out = WAY_OUT  # where a file cannot be written
 
     def __init__(self, folder: Path, communicator: Communicator):
         self._folder, self._communicator, self._rank = folder, communicator, communicator.rank
@@ -143,7 +145,4 @@ def partners(hosts: Sequence[str]) -> list[list[int]]:
 
 
 def cannot_keep(folder: Path, error: OSError) -> str:
-    return (
-        f"the checkpoint in memory '{folder}' cannot be written ({error.strerror}): make room there, or leave out "
-        "memory_every."
-    )
+    return f"the checkpoint in memory '{folder}' cannot be written ({error.strerror}): {WAY_OUT}."

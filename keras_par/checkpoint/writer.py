@@ -21,6 +21,7 @@ class Home(Protocol):
     """Where checkpoints are written."""
 
     is_memory: bool  # which is gone with its host
+    way_out: str  # where a file cannot be written
 
     def path_for(self, manifest: Manifest, relative: str) -> Path:
         """The path of a rank's file of a checkpoint that begins."""
@@ -122,4 +123,4 @@ class Writer:
             self._written = File(relative, *write_arrays(path, arrays))
         except Exception as error:  # in a thread nobody else would hear of it
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            self._complaint = f"checkpoint '{path}' cannot be written ({why}): make room, or give another folder."
+            self._complaint = f"checkpoint '{path}' cannot be written ({why}): {self._home.way_out}."

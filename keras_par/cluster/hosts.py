@@ -7,6 +7,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)  # no name that ssh would take for an option
+LONGEST = 100  # characters of a text that a sentence shows
 MAX_SLOTS = re.compile(r"max[-_]slots=\d+")  # Open MPI's limit for oversubscription, which is never done here
 
 
@@ -37,7 +38,7 @@ def parse_hosts(text: str) -> list[Host]:
     Raises:
         ClusterError: a part is no host, or has no number of slots.
     """
-    where = f"-H {text!r}"
+    where = f"-H {quoted(text)}"
     return merged([parse_host(part.strip(), where) for part in text.split(",")])
 
 
@@ -73,20 +74,25 @@ def parse_line(line: str, where: str) -> Host:
     slots = [field.removeprefix("slots=") for field in fields if field.startswith("slots=")]
     if wrong or len(slots) > 1:
         field = (wrong or fields)[-1]
-        raise ClusterError(f"keras-par: {where}: {field!r} is not understood: write 'host slots=N'.")
+        raise ClusterError(f"keras-par: {where}: {quoted(field)} is not understood: write 'host slots=N'.")
     return parse_host(":".join([name, *slots]), where)
 
 
 def parse_host(text: str, where: str) -> Host:
     name, colon, slots = text.partition(":")
     if not HOST_NAME.fullmatch(name):
-        raise ClusterError(f"keras-par: {where}: {name!r} is no host name or IPv4 address: write 'host:slots'.")
+        raise ClusterError(f"keras-par: {where}: {quoted(name)} is no host name or IPv4 address: write 'host:slots'.")
     if colon and (not re.fullmatch(r"[0-9]{1,6}", slots) or int(slots) < 1):
         raise ClusterError(
-            f"keras-par: {where}: host {name} has {slots!r} slots: write a whole number of at least 1, the ranks that "
-            "it takes."
+            f"keras-par: {where}: host {name[:LONGEST]} has {quoted(slots)} slots: write a whole number of at "
+            "least 1, the ranks that it takes."
         )
     return Host(name, int(slots) if colon else 1)
+
+
+def quoted(text: str) -> str:
+    """A text as a sentence shows it, of a long one its begin."""
+    return repr(text if len(text) <= LONGEST else f"{text[:LONGEST]}...")
 
 
 def merged(hosts: list[Host]) -> list[Host]:

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from itertools import chain, repeat
 
+from keras_par.base.variables import number
 from keras_par.cluster.hosts import ClusterError, Host
 
 TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
@@ -18,10 +19,14 @@ def is_in_allocation(environ: Mapping[str, str]) -> bool:
 
 
 def tasks_of_step(environ: Mapping[str, str]) -> int:
-    """How often srun has started this command at the same time; 1 for a batch script, a shell, and without SLURM."""
+    """How often srun has started this command at the same time; 1 for a batch script, a shell, and without SLURM.
+
+    Raises:
+        RuntimeError: SLURM's variable is no number.
+    """
     if "SLURM_PTY_PORT" in environ or "SLURM_PROCID" not in environ:
         return 1
-    return int(environ.get("SLURM_STEP_NUM_TASKS") or 1)
+    return number(environ, "SLURM_STEP_NUM_TASKS", 1, None, "srun sets it for each task, so unset it") or 1
 
 
 def slurm_hosts(environ: Mapping[str, str]) -> list[Host] | None:

@@ -2,12 +2,12 @@
 
 import contextlib
 import contextvars
-import functools
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from keras_par.base.user_code import PACKAGE, is_of_user
 
 # The path of the layer under way, and the line of code that made it as "model.py:12"; either may be empty.
 Found = tuple[str, str]
@@ -15,11 +15,8 @@ Found = tuple[str, str]
 _find: Callable[[], Found] | None = None
 _told: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar("keras_par_place", default=None)
 
-PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-# What is installed besides Python, and Python itself: none of it was written for this model.
-LIBRARIES = (*(sysconfig.get_paths()[name] + os.sep for name in ("purelib", "platlib", "stdlib", "scripts")), PACKAGE)
 # Code between a layer and a collective, which says nothing about the model.
-BETWEEN = (PACKAGE, *(f"keras/src/{room}/" for room in ("ops", "backend", "utils")), "/tensorflow/")
+BETWEEN = (f"{PACKAGE}{os.sep}", *(f"keras/src/{room}/" for room in ("ops", "backend", "utils")), "/tensorflow/")
 TRAINER = "keras/src/backend/tensorflow/trainer.py"
 
 
@@ -77,9 +74,3 @@ def line_of_user() -> str:
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
-
-
-@functools.cache
-def is_of_user(path: str) -> bool:
-    """False for code of Python's, of installed packages, of this one, and for what was made in memory."""
-    return not path.startswith(("<", *LIBRARIES)) and "__autograph_generated" not in path

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from keras_par.base.sentence import error_of
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.data.arguments import complaint, place_of
-from keras_par.job.failures import first_line
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import shard_size
 from keras_par.plan.spans import own_spans, pieces
@@ -194,7 +194,7 @@ def attempt(function: Callable[[], Any], where: str) -> Attempt:
     try:
         return Attempt(function(), None)
     except Exception as error:
-        return Attempt(None, f"{where}: {type(error).__name__}: {first_line(error)}")
+        return Attempt(None, f"{where}: {error_of(type(error).__name__, str(error))}")
 
 
 def open_builder(name_or_builder: Any, data_dir: str | os.PathLike | None) -> Any:

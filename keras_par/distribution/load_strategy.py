@@ -10,6 +10,7 @@ from keras_par.catalogue.mesh_sizes import resized, sizes_for
 from keras_par.catalogue.strategy_file import Strategy, read_strategy
 from keras_par.comm import world
 from keras_par.distribution.data_parallel import DataParallel
+from keras_par.distribution.layout_map import LayoutMap
 from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
 from keras_par.plan.layout import nearest
@@ -79,7 +80,7 @@ def model_parallel(
             f"keras-par: strategy '{strategy.name}' divides along the axis '{lacking}', but the mesh given to "
             f"load_strategy has the axes {list(mesh.axis_names)}: give it one of that name."
         )
-    layout_map = keras.distribution.LayoutMap(mesh)
+    layout_map = LayoutMap(mesh)
     for entry in strategy.entries:
         layout_map[entry.pattern] = entry.axes
     made = kind(layout_map=layout_map, **strategy.options)

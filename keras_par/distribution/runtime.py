@@ -8,6 +8,7 @@ import sys
 import keras
 import tensorflow as tf
 
+from keras_par.base.heartbeat import CALLS
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.distribution.seeds import Seed, share
@@ -72,8 +73,13 @@ def shutdown() -> None:
         is_first  # -> True on rank 0, False on rank 1
         ```
 
+    Raises:
+        RuntimeError: it is called within `fit` or its kin, where other ranks wait for this one.
+
     Costs no collective.
     """
+    if world.is_started() and world.current().size > 1 and (call := CALLS[heartbeat.current().page.call]):
+        raise RuntimeError(f"keras-par: kp.shutdown() was called within {call}, where ranks wait: call it afterwards.")
     world.stop()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.base.addresses import own_addresses
+from keras_par.base.sentence import error_of
 from keras_par.comm import world
 from keras_par.comm.agreed import AgreedError as AgreedError
 from keras_par.comm.communicator import Communicator
@@ -265,8 +266,5 @@ def name_culprit(failures: list[tuple[int, str]], departures: list[int], own_ran
 
 
 def summary(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
+    """The error as one line."""
+    return error_of(type(error).__name__, str(error))

@@ -13,6 +13,7 @@ from typing import Any
 
 from keras_par.base.heartbeat import CALLS, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page, bucket, clipped
 from keras_par.base.plain import plain
+from keras_par.base.user_code import last_line
 
 PAUSE_SECONDS = 0.01
 LOSS_SECONDS = 0.5
@@ -65,10 +66,19 @@ class Heartbeat:
         self.enter(CALLBACK)
         try:
             yield
+        except (KeyboardInterrupt, SystemExit) as error:  # of any other error `failures` tells
+            self._tell_leaving(error)
+            raise
         finally:
             page.call, phase, page.step, page.in_fit = before
             self._step_began = 0.0
             self.enter(phase)
+
+    def _tell_leaving(self, error: BaseException) -> None:
+        """Lets the launcher know where a call was that ends in what is no error, as it may be the script's end."""
+        if not getattr(error, "_keras_par_told", False):
+            error._keras_par_told = True  # type: ignore[attr-defined]
+            self.tell("leaving", user_line=last_line(error.__traceback__))
 
     def begin_epoch(self, epoch: int, step: int) -> None:
         """Notes the epoch that begins, from 0, and how many of its steps are done."""
@@ -152,16 +162,16 @@ def inherited() -> Heartbeat | None:
     given = os.environ.pop(VARIABLE, None)
     if given is None:
         return None
-    page_file, stacks, notes = map(int, given.split(","))
     try:
+        page_file, stacks, notes = map(int, given.split(","))
         page = Page.from_buffer(mmap.mmap(page_file, 0))
-    except (ValueError, OSError):  # a child of the launcher's child, which did not inherit the files
+        if page.magic != MAGIC or page.pid != 0:
+            return None
+        for descriptor in (page_file, stacks, notes):
+            os.set_inheritable(descriptor, False)
+        os.set_blocking(notes, False)
+    except (ValueError, OverflowError, OSError):  # a child of the launcher's child, which did not inherit the files
         return None
-    if page.magic != MAGIC or page.pid != 0:
-        return None
-    for descriptor in (page_file, stacks, notes):
-        os.set_inheritable(descriptor, False)
-    os.set_blocking(notes, False)
     faulthandler.enable(stacks)
     faulthandler.register(STACK_SIGNAL, stacks, all_threads=True)
     atexit.register(faulthandler.unregister, STACK_SIGNAL)

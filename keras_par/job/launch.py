@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from keras_par.base.rank_variables import GLOO, MPICH, OPEN_MPI
-from keras_par.job.starters import SHELL, Starter, address_of, number, place_of, port_of, started_by_srun, starter_of
+from keras_par.base.rank_variables import GLOO, MPICH, OPEN_MPI, number_in
+from keras_par.base.variables import number
+from keras_par.job.starters import SHELL, Starter, address_of, place_of, port_of, started_by_srun, starter_of
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ def detect() -> Launch:
     torchrun sets WORLD_SIZE and RANK, srun SLURM_STEP_NUM_TASKS and SLURM_PROCID.
 
     Raises:
-        RuntimeError: the variables of a shell loop, torchrun or srun describe no job.
+        RuntimeError: the variables describe no job.
     """
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
-        return started(int(os.environ.get(GLOO.size, "1")), "gloo")
+        return started(number_in(os.environ, GLOO.size, 1) or 1, "gloo")
     if OPEN_MPI.size in os.environ:
-        return started(int(os.environ[OPEN_MPI.size]), "mpi")
+        return started(number_in(os.environ, OPEN_MPI.size, 1) or 1, "mpi")
     if MPICH.size in os.environ and not started_by_srun(os.environ, MPICH.size, MPICH.rank):
-        return started(int(os.environ[MPICH.size]), "mpi")
+        return started(number_in(os.environ, MPICH.size, 1) or 1, "mpi")
     return by_hand(os.environ)
 
 

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from keras_par.base.variables import number, one_line
+
 PORT = 29500  # torchrun's, too
 NO_TASKS_STEP = 0xFFFFFFF0  # SLURM numbers from here on the steps that no srun has started, such as a batch script
 
@@ -61,9 +63,10 @@ def place_of(environ: Mapping[str, str], starter: Starter) -> tuple[int, int]:
     """
     size = number(environ, starter.size, 1, None, "set it to the number of processes of the job")
     if size is None:
+        rank = one_line(environ[starter.rank])
         raise RuntimeError(
-            f"keras-par: {starter.rank}={environ[starter.rank]} is set but {starter.size} is not: set it to the number "
-            f"of processes of the job, or unset {starter.rank}."
+            f"keras-par: {starter.rank}={rank} is set but {starter.size} is not: set it to the number of processes of "
+            f"the job, or unset {starter.rank}."
         )
     if size > 1 and starter.rank not in environ:
         raise RuntimeError(
@@ -103,19 +106,3 @@ def first_host(nodes: str) -> str:
     """The first host in SLURM's short form: "rack2node007" of "rack[2-3]node[007-010,12],login"."""
     first = re.split(r",(?![^\[]*\])", nodes)[0]
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first)
-
-
-def number(environ: Mapping[str, str], name: str, lowest: int, highest: int | None, advice: str) -> int | None:
-    """The whole number in a variable, None if it is not set.
-
-    Raises:
-        RuntimeError: it is something else, or out of its range.
-    """
-    text = environ.get(name)
-    if text is None:
-        return None
-    value = int(text) if text.isdecimal() and len(text) < 10 else -1
-    if value < lowest or (highest is not None and value > highest):
-        span = f"of at least {lowest}" if highest is None else f"from {lowest} to {highest}"
-        raise RuntimeError(f"keras-par: {name}={text!r} is no whole number {span}: {advice}.")
-    return value

@@ -6,11 +6,13 @@ import pickle
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
 from keras_par.agent import called
 from keras_par.base import rank_variables
+from keras_par.base.arguments import MOST
 from keras_par.cluster.hosts import Host, parse_hosts, places
 from keras_par.cluster.reach import AS_SET, require_reachable
 from keras_par.launch import engines
@@ -69,14 +71,13 @@ def run(
         RuntimeError: a rank failed, with the sentences that say which, and with what error; Horovod is missing; or this
             process is itself a rank.
         TypeError: the function or an argument cannot be pickled.
-        ValueError: the ranks do not fit on the hosts.
+        ValueError: np is no number of ranks, or they do not fit on the hosts.
         KeyboardInterrupt: the call was interrupted.
 
     Costs no collective of its own.
     """
     refuse_ranks("kp.run")
-    if np < 1:
-        raise ValueError(f"keras-par: np={np} is no number of ranks: give at least 1.")
+    require_ranks("np", np)
     where = places(np, [Host("localhost", np)] if hosts is None else parse_hosts(hosts))
     chosen, content = engines.choose(engine), called.packed(train, args, kwargs or {})
     is_here = engines.are_here(where)
@@ -90,6 +91,18 @@ def run(
         plan = engines.plan(chosen, where, command, os.environ, env or {}, AS_SET)
         carry_out(plan, command, log_dir, verbose)
         return [loaded(rank, kept(called.result_file(result, rank))) for rank in range(np)]
+
+
+def require_ranks(name: str, number: Any) -> None:
+    """Refuses what is no number of ranks.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(number, bool) or not isinstance(number, Integral) or not 1 <= int(number) <= MOST:
+        raise ValueError(
+            f"keras-par: {name}={repr(number)[:40]} is no number of ranks: give a whole number of at least 1."
+        )
 
 
 def refuse_ranks(what: str) -> None:

@@ -2,11 +2,15 @@
 
 import argparse
 import importlib
+import os
 import sys
 from typing import NoReturn
 
+from keras_par.base.arguments import LONGEST_SENTENCE, USAGE_STATUS, complain, shown
+from keras_par.base.variables import one_line
 from keras_par.base.version import VERSION
 
+PREFIX = "keras-par: "  # of a sentence that is for the user
 COMMANDS = {
     "run": "keras_par.launch.run",
     "install-horovod": "keras_par.launch.install_horovod",
@@ -21,7 +25,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(USAGE_STATUS, f"{self.prog}: {one_line(message, LONGEST_SENTENCE)} (see {self.prog} --help)\n")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,7 +41,28 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         commands.choices[arguments.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     arguments.argv = argv
-    return arguments.run(arguments)
+    if not has_folder():
+        return complain(arguments.command, "the folder that this was called in is gone: change to another.")
+    try:
+        return arguments.run(arguments)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return complain(arguments.command, f"{shown(str(error.filename))} cannot be used ({error.strerror}).")
+    except (RuntimeError, ValueError) as error:
+        if not str(error).startswith(PREFIX):
+            raise
+        print(one_line(str(error), LONGEST_SENTENCE), file=sys.stderr)
+        return USAGE_STATUS
+
+
+def has_folder() -> bool:
+    """True if the folder in which this process works is there."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -47,6 +47,9 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
         gone = ", ".join(has_ended(status, ended) for status in dict.fromkeys(end.status for end in ended.values()))
         held_up = f"{list_ranks(late)} still wait{'s' if len(late) == 1 else ''} in {names(late)}"
         return Hang(tuple(sorted(ended)), late[0].rank, f"{gone}, but {held_up}")
+    closed = [state for state in waiting if state.has_closed]
+    if late and closed:
+        return Hang(ranks(closed), first_rank(waiting, closed), describe_all(closed))
     if late:
         text = f"all ranks wait in {names(waiting)}, so the connection between them is the reason, not their program"
         return Hang(ranks(waiting), None, text)
@@ -81,12 +84,19 @@ def parted(waiting: Sequence[State]) -> Hang:
     ]
     if len(places) > MOST_DESCRIBED:
         groups.append(f"others wait in {len(places) - MOST_DESCRIBED} more")
-    step = min((state.epoch, state.step) for state in waiting)
     text = (
-        f"the ranks run different code from step {step[1]} of epoch {step[0] + 1} on: {', but '.join(groups)}; "
-        "every rank must come to the same collectives"
+        f"the ranks run different code{since(waiting)}: {', but '.join(groups)}; every rank must come to the same "
+        "collectives"
     )
     return Hang(ranks(odd), first_rank(waiting, odd), text)
+
+
+def since(waiting: Sequence[State]) -> str:
+    """From which step on ranks that wait are in different places, in words; nothing where not all are in `fit`."""
+    if not all(state.call == "fit" for state in waiting):
+        return ""
+    epoch, step = min((state.epoch, state.step) for state in waiting)
+    return f" from step {step} of epoch {epoch + 1} on" if step else f" from the begin of epoch {epoch + 1} on"
 
 
 def has_ended(status: int, ended: Mapping[int, Exit]) -> str:
@@ -112,14 +122,24 @@ def describe(state: State) -> str:
         )
     if not state.has_joined:
         return f"rank {state.rank} has not come to kp.init()"
-    since = f"for {state.phase_seconds:.0f} s"
+    if state.has_closed:
+        return (
+            f"rank {state.rank} has closed the files and connections that it did not open, such as the launcher's, "
+            f"{state.place()}: look for os.close or os.closerange in the script"
+        )
+    lasts = f"for {state.phase_seconds:.0f} s"
     progress = "" if state.quiet > 0.5 * state.phase_seconds else " and makes progress"
     held = ""
     if state.python_seconds > 5:
         held = f", where no Python thread of it has run for {state.python_seconds:.0f} s"
+    if state.is_writing:
+        return (
+            f"rank {state.rank} waits {lasts} until its output is taken {state.place()}{progress}: it prints more than "
+            "is shown or written in that time"
+        )
     if state.call is None:
-        return f"rank {state.rank} is outside of fit {since}{progress}{held}"
-    return f"rank {state.rank} is in {WORDS.get(state.phase, state.phase)} {state.place()} {since}{progress}{held}"
+        return f"rank {state.rank} is outside of fit {lasts}{progress}{held}"
+    return f"rank {state.rank} is in {WORDS.get(state.phase, state.phase)} {state.place()} {lasts}{progress}{held}"
 
 
 WORDS = {

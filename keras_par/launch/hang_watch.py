@@ -1,11 +1,13 @@
 """Notices that ranks make no progress, asks for their stacks, and says whose fault it is."""
 
 import time
+from collections.abc import Collection
+from dataclasses import replace
 
 from keras_par.launch.connections import Connections
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import Hang, find_hang
-from keras_par.launch.members import Members
+from keras_par.launch.members import Members, Speaker
 from keras_par.launch.rank_names import named
 from keras_par.launch.run_folder import RunFolder
 
@@ -28,6 +30,7 @@ class HangWatch:
         self._folder, self._console = folder, console
         self._connections = Connections(members)
         self._aborts = False
+        self._held: Collection[Speaker] = ()
         self._hang: Hang | None = None  # whose stacks are awaited
         self._told: Hang | None = None  # and not over yet
         self._stacks: dict[int, str] = {}
@@ -43,12 +46,14 @@ class HangWatch:
         """Takes in which hosts do not answer that of a rank."""
         self._connections.note(self._members.of_rank[rank].host, hosts)
 
-    def look(self, aborts: bool) -> bool:
+    def look(self, aborts: bool, held: Collection[Speaker] = ()) -> bool:
         """True once a hang has been told.
 
         Args:
+            held: agents to whom nobody listens until their output can be shown.
             aborts: True if it ends the job, which is only said here; the first time, what was told is told again.
         """
+        self._held = held
         if aborts and not self._aborts:
             self._told = None
         self._aborts = aborts
@@ -71,7 +76,8 @@ class HangWatch:
         now, running = time.monotonic(), self._members.running
         if not any(member.quiet(now) >= self._hang_after for member in running.values()):
             return None
-        states = [each.state_at(now) if each.told > asked else each.state for _, each in sorted(running.items())]
+        seen = [(each, each.state_at(now) if each.told > asked else each.state) for _, each in sorted(running.items())]
+        states = [replace(state, is_writing=state.is_writing or each.channel in self._held) for each, state in seen]
         return find_hang(states, self._members.ended, self._hang_after)
 
     def _tell_if_it_lasts(self) -> bool:

@@ -3,10 +3,11 @@
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from keras_par.base.arguments import complain, not_negative, positive, seconds
+from keras_par.base.arguments import shown as quoted
 from keras_par.cluster.binding import devices
 from keras_par.cluster.hosts import ClusterError, Place, places
 from keras_par.cluster.reach import Ssh, require_reachable
@@ -18,7 +19,6 @@ from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import HANG_SECONDS, Settings, shows_everything
 from keras_par.launch.wanted import (
-    USAGE_STATUS,
     Span,
     UsageError,
     command_of,
@@ -190,9 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
             return background.start(arguments)
         folder = RunFolder(arguments.log_dir)
     except (ClusterError, EngineError, UsageError) as error:
-        return complain(str(error))
-    except OSError as error:
-        return complain(f"'{error.filename}' cannot be used ({error.strerror}).")
+        return complain("run", str(error))
     settings = settings_of(arguments)
     if not settings.forward:
         console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
@@ -248,41 +246,13 @@ def quoted(name: str, value: str) -> str:
     return f'"${name}"' if os.environ.get(name) == value and name.isidentifier() else shlex.quote(value)
 
 
-def complain(sentence: str) -> int:
-    """Prints one sentence about a wrong usage and returns the exit status for it."""
-    print(f"keras-par run: {sentence.removeprefix('keras-par: ')}", file=sys.stderr)
-    return USAGE_STATUS
-
-
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
-    return int(text)
-
-
 def span(text: str) -> Span:
     least, _, most = text.partition(":")
     found = Span(positive(least), positive(most or least))
     if found.least > found.most:
-        raise argparse.ArgumentTypeError(f"'{text}' must be MIN:MAX with MIN not above MAX")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} must be MIN:MAX with MIN not above MAX")
     return found
 
 
 def positive_or_auto(text: str) -> int:
     return devices() if text == "auto" else positive(text)
-
-
-def not_negative(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 0")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"'{text}' must be a number of seconds above 0")
-    return value

@@ -191,7 +191,11 @@ class Supervisor:
     def _look_at_ranks(self) -> None:
         """Looks at each rank: which is silent, and which hangs."""
         self._look_for_silence()
-        is_hang = self._is_complete and self._deadline is None and self._hang_watch.look(self._ends_at_hang)
+        is_hang = (
+            self._is_complete
+            and self._deadline is None
+            and self._hang_watch.look(self._ends_at_hang, self._reception.held)
+        )
         if is_hang and self._ends_at_hang:
             self._has_hung = self._ending is None
             self._deadline = time.monotonic()
@@ -286,8 +290,9 @@ class Supervisor:
         if self._num_seen:
             if first is not None:
                 number, is_calm = self._interrupts[0], first.was_told or first.is_interrupt
+                seen = first.place or "wherever it was"
                 if is_calm or -first.status in self._interrupts:
-                    self._console.say(verdict.interrupted(number, self._stopped, self._checkpoint, not is_calm))
+                    self._console.say(verdict.interrupted(number, self._stopped, seen, self._checkpoint, not is_calm))
                 else:
                     self._teller.failure(first)
             return Outcome(128 + self._interrupts[0] if first or len(ended) < num_ranks else 0, "its user ended it")

@@ -7,6 +7,9 @@ from keras_par.agent.states import Exit
 from keras_par.launch.culprit import failed_alike
 from keras_par.launch.rank_names import FEW, named
 
+THREADS = "pthread_create"  # which failed, TensorFlow says before it aborts
+UNGUARDED = "finished its bootstrapping phase"  # multiprocessing's, of a process that would start others at once
+
 
 def title(first: Exit, ended: Mapping[int, Exit]) -> str:
     """Who failed."""
@@ -28,7 +31,7 @@ def lines(first: Exit, ended: Mapping[int, Exit]) -> list[str]:
     found.append(f"Rank {first.rank} on host {first.host} {first.how()}{where(first)}.")
     if first.error:
         found.append(f"Error: {first.error}")
-    elif first.last_words and first.status >= 0:
+    elif first.last_words and (first.status >= 0 or first.status == -signal.SIGABRT):
         found.append(f"Last words: {first.last_words}")
     if first.user_line:
         found.append(f"Last line of your code: {first.user_line}")
@@ -75,6 +78,10 @@ def what_to_do(end: Exit) -> str | None:
         return f"It used {gigabytes} a second before: use fewer ranks on this host, or smaller batches."
     if end.status == -signal.SIGKILL:
         return f"Somebody sent SIGKILL, a scheduler maybe; memory did not run out (it used {gigabytes})."
+    if THREADS in (end.last_words or ""):
+        return "No more threads can start: raise 'ulimit -u' or the container's limit of pids, or use fewer ranks here."
+    if UNGUARDED in (end.error or ""):
+        return "Put what the script does below 'if __name__ == \"__main__\":', so that processes it starts do not."
     if end.is_fault:
         return "That is a fault in compiled code: of TensorFlow, Horovod, or a library that the script uses."
     return None
@@ -97,10 +104,18 @@ def engine_ended(num_started: int, num_ranks: int, program: str, status: int, ou
     ]
 
 
-def interrupted(number: int, where: str, checkpoint: str, was_sent_to_ranks: bool) -> str:
-    """Where a job was that its user ended, or who sent the signal to the ranks, too, and what it goes on from."""
+def interrupted(number: int, stopped: str, seen: str, checkpoint: str, was_sent_to_ranks: bool) -> str:
+    """Where a job was that its user ended, or who sent the signal to the ranks, too, and what it goes on from.
+
+    Args:
+        number: of the signal.
+        stopped: where all ranks stopped together, empty where they did not.
+        seen: where a rank was when it was ended.
+        checkpoint: the newest, empty for none.
+        was_sent_to_ranks: True if the ranks got the signal themselves.
+    """
     name = signal.Signals(number).name
-    place = f"stopped {where} on all ranks, by {name}" if where else f"stopped outside of fit, by {name}"
+    place = f"stopped {stopped} on all ranks, by {name}" if stopped else f"stopped by {name} when a rank was {seen}"
     if was_sent_to_ranks:
         place = f"stopped where each rank was, as the ranks got {name} themselves"
     kept = f"the newest checkpoint is {checkpoint}" if checkpoint else "no checkpoint was written"

@@ -17,8 +17,6 @@ from keras_par.cluster.rank_table import read_rank_table
 from keras_par.cluster.slurm import slurm_hosts, tasks_of_step
 from keras_par.launch.worlds import Limits
 
-USAGE_STATUS = 2  # as argparse has it
-
 
 class UsageError(ValueError):
     """The command line cannot be carried out; one sentence."""

@@ -1,6 +1,7 @@
 """Layouts as arithmetic: which slice of a tensor a rank of a mesh holds, and what cannot be divided."""
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -8,6 +9,8 @@ from keras_par.plan.mesh import Mesh
 
 # For each dim of a tensor the mesh axis that divides it, or None.
 Axes = tuple[str | None, ...]
+
+MOST_PATTERNS = 2**16  # that are kept compiled
 
 
 def divided(axes: Sequence[str | None], mesh: Mesh) -> Axes:
@@ -56,7 +59,20 @@ def complaint(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> s
 
 def matches(pattern: str, path: str) -> bool:
     """True if a pattern is the whole of a path, as a regular expression or as it stands."""
-    return pattern == path or re.fullmatch(pattern, path) is not None
+    return pattern == path or compiled(pattern).fullmatch(path) is not None
+
+
+@functools.lru_cache(MOST_PATTERNS)
+def compiled(pattern: str) -> re.Pattern:
+    """A pattern, compiled once; Python itself remembers no more than some hundred.
+
+    Raises:
+        ValueError: it is no regular expression.
+    """
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"keras-par: pattern '{pattern}' is no regular expression: {error}: correct it.") from None
 
 
 def unmatched(patterns: Iterable[str], paths: Sequence[str]) -> list[str]:

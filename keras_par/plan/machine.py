@@ -9,6 +9,7 @@ from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from keras_par.plan import toml
 from keras_par.plan.case import Collective
 
 Reach = Literal["host", "network"]  # the ranks of a collective are on one host, or on several
@@ -16,6 +17,7 @@ Reach = Literal["host", "network"]  # the ranks of a collective are on one host,
 # Collective Communication Operations in MPICH" (2005). A gather's bytes are counted once for each rank.
 ROUNDS: dict[Collective, int] = {"all_reduce": 2, "reduce_scatter": 1}
 OPTIONAL = {"overlap", "exposed", "cached_bytes", "cached_bytes_per_second"}  # of a machine's file
+MOST = 1e30  # of any number
 MAY_BE_ZERO = {"overlap", "exposed", "cached_bytes", "kernel_seconds", "step_seconds", "seconds", "aside_seconds"}
 
 
@@ -152,25 +154,31 @@ def read_machine(path: Path) -> Machine:
         ValueError: it is not TOML, or a number is missing or not above 0.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = toml.loads(toml.read(path))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"keras-par: {path} is no machine: {error}: write one by 'keras-par calibrate'.") from error
     links = content.pop("links", {})
+    if not isinstance(links, dict):
+        raise ValueError(f"keras-par: {path} is no machine: 'links' is no table: write one by 'keras-par calibrate'.")
     names = {each.name for each in fields(Machine)} - {"links"}
     needed = (names - OPTIONAL) | ({"cached_bytes_per_second"} if content.get("cached_bytes") else set())
     wrong = next(iter(needed - set(content)), None) or next(iter(set(content) - names), None)
     if wrong is not None:
         what = "lacks" if wrong in names else "has an unknown key,"
         raise ValueError(f"keras-par: {path} {what} '{wrong}': write it by 'keras-par calibrate'.")
-    for name in (names - {"name"}) & set(content):
+    for name in sorted(names & set(content)):
         if not can_be(name, content[name]):
-            raise ValueError(f"keras-par: {path} says {name} = {content[name]!r}: give a number above 0.")
+            what = "a text" if name == "name" else "a number above 0"
+            raise ValueError(f"keras-par: {path} says {name} = {str(content[name])[:40]}: give {what}.")
     return Machine(**content, links={kind: links_of(path, kind, links) for kind in get_args(Collective)})
 
 
 def can_be(name: str, value: Any) -> bool:
-    """True if a number of a machine can have this value."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    """True if the name or a number of a machine can have this value."""
+    if name == "name":
+        return isinstance(value, str)
+    kinds = (int,) if name == "ranks_per_host" else (int, float)
+    is_number = isinstance(value, kinds) and not isinstance(value, bool) and value < MOST
     return is_number and (value > 0 or (value == 0 and name in MAY_BE_ZERO))
 
 
@@ -185,7 +193,7 @@ def links_of(path: Path, kind: str, links: Mapping[str, Any]) -> dict[str, Link]
             raise TypeError
         host = found.get("host") or found["network"]
         return {"host": host, "network": found.get("network", host)}
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         raise ValueError(
             f"keras-par: {path} does not say seconds, aside_seconds and bytes_per_second above 0 of [links.{kind}]: "
             "write it by 'keras-par calibrate'."

@@ -1,9 +1,10 @@
 """The options of a strategy, said once for constructors, files and steps: their names, defaults and values."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+from keras_par.plan.layout import compiled
 
 Reduction = Literal["mean", "sum"]
 CustomLoss = Literal["auto", "mean", "sum"]
@@ -104,12 +105,7 @@ def require_patterns(patterns: Any) -> None:
             f"keras-par: recompute={patterns!r} is no tuple of patterns: give the names of layers, as in ('block_.*',)."
         )
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(
-                f"keras-par: recompute's pattern '{pattern}' is no regular expression: {error}: correct it."
-            ) from error
+        compiled(pattern)
 
 
 def require_megabytes(fusion_mb: float) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from keras_par.base.arguments import not_negative, positive, shown, whole
 from keras_par.base.backend import require_tensorflow
 from keras_par.plan.options import Search, values_of
 
@@ -25,10 +26,12 @@ def add_parser(commands) -> None:
     parser.add_argument(
         "model", metavar="FILE:FUNCTION", help="where the model is built, as model.py:build; directly after STRATEGY"
     )
-    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="number of ranks of the job")
-    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the rank to show (default 0)")
+    parser.add_argument("--ranks", type=positive, required=True, metavar="N", help="number of ranks of the job")
+    parser.add_argument("--rank", type=not_negative, default=0, metavar="R", help="the rank to show (default 0)")
     parser.add_argument("--mesh", metavar="AxB", help="sizes of the mesh's axes, as 2x4, instead of the strategy's")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="rows of a global batch (default 32)")
+    parser.add_argument(
+        "--batch-size", type=positive, default=32, metavar="B", help="rows of a global batch (default 32)"
+    )
     parser.add_argument(
         "--input-shape", metavar="AxB", help="sizes that the model's inputs leave open, in their order, as 128x64"
     )
@@ -51,43 +54,44 @@ def add_search(searching: argparse._ArgumentGroup) -> None:
         help="find the fastest layouts; those of STRATEGY stay, from which 'propagation' goes on",
     )
     searching.add_argument("--memory", metavar="SIZE", help="of a rank, as 8GB; default: the machine's")
-    searching.add_argument("--axes", type=int, default=2, metavar="N", help="that a mesh may have, 2 or 3 (default 2)")
+    searching.add_argument(
+        "--axes", type=positive, default=2, metavar="N", help="that a mesh may have, 2 or 3 (default 2)"
+    )
     searching.add_argument("--write", type=Path, metavar="FILE", help="write the strategy that is found")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the plan; returns the exit status, 2 if the arguments do not make one."""
+    """Prints the plan; returns the exit status.
+
+    Raises:
+        ValueError: the arguments do not make one.
+        RuntimeError: Keras will choose another backend.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tracing needs no device
-    try:
-        require_tensorflow()
-        mesh = numbers("mesh", arguments.mesh) or None
-        sizes = numbers("input-shape", arguments.input_shape)
-        require_together(arguments)
-        if arguments.search is not None:
-            from keras_par.planning.found import search
+    require_tensorflow()
+    mesh = numbers("mesh", arguments.mesh) or None
+    sizes = numbers("input-shape", arguments.input_shape)
+    require_together(arguments)
+    if arguments.search is not None:
+        from keras_par.planning.found import search
 
-            return search(arguments, mesh, sizes)
-        from keras_par.planning.dry_run import plan
+        return search(arguments, mesh, sizes)
+    from keras_par.planning.dry_run import plan
 
-        if arguments.strategy is None:
-            raise ValueError("keras-par: plan needs a strategy before the model: name one, or let --search find it.")
-        found = plan(
-            arguments.strategy,
-            arguments.model,
-            arguments.ranks,
-            arguments.rank,
-            mesh,
-            arguments.batch_size,
-            sizes,
-            arguments.machine,
-        )
-    except (RuntimeError, ValueError) as error:
-        if not str(error).startswith("keras-par: "):
-            raise
-        print(str(error), file=sys.stderr)
-        return 2
+    if arguments.strategy is None:
+        raise ValueError("keras-par: plan needs a strategy before the model: name one, or let --search find it.")
+    found = plan(
+        arguments.strategy,
+        arguments.model,
+        arguments.ranks,
+        arguments.rank,
+        mesh,
+        arguments.batch_size,
+        sizes,
+        arguments.machine,
+    )
     if arguments.html:
         from keras_par.planning.plan_page import write_page
 
@@ -117,7 +121,9 @@ def numbers(option: str, text: str | None) -> tuple[int, ...]:
     Raises:
         ValueError: they cannot be read.
     """
-    parts = [] if text is None else text.split("x")
-    if not all(part.lstrip("-").isdigit() for part in parts):
-        raise ValueError(f"keras-par: --{option} {text} has no sizes: give them as 2x4.")
-    return tuple(map(int, parts))
+    if text is None:
+        return ()
+    try:
+        return tuple(-1 if part == "-1" else whole(part, 1) for part in text.split("x"))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"keras-par: --{option} {shown(text)} has no sizes ({error}): give them as 2x4.") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from keras_par.agent import called
-from keras_par.launch.call import carry_out, loaded, refuse_ranks, signals_passed_on
+from keras_par.launch.call import carry_out, loaded, refuse_ranks, require_ranks, signals_passed_on
 from keras_par.ray.actors import RayPlan, places_of
 
 Placement = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
@@ -66,8 +66,7 @@ def run(
     Costs no collective of its own.
     """
     refuse_ranks("kp.ray.run")
-    if num_workers < 1:
-        raise ValueError(f"keras-par: num_workers={num_workers} is no number of ranks: give at least 1.")
+    require_ranks("num_workers", num_workers)
     resources = dict(resources_per_worker or {"CPU": 1})
     content = called.packed(train, args, kwargs or {})
     with signals_passed_on(), placed([dict(resources) for _ in range(num_workers)], placement, start_timeout) as group:
