@@ -24,7 +24,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9, help="epochs of each system (%(default)s)")
     parser.add_argument("--steps", type=int, default=6, help="steps of an epoch (%(default)s)")
     parser.add_argument("--pixels", type=int, default=32, help="height and width of images (%(default)s)")
-    parser.add_argument("--only", default="", help="measure only the models with this word in their names")
+    parser.add_argument("--only", default="", help="measure only what has this in its model and way")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -67,7 +67,7 @@ def worker(args: argparse.Namespace) -> None:
     import keras_par as kp
 
     kp.init()
-    chosen = [(model, way) for model in MODELS if args.only in model for way in WAYS]
+    chosen = [(model, way) for model in MODELS for way in WAYS if args.only in f"{model} {way}"]
     measured = [compared(model, way, args) for model, way in chosen]
     if kp.rank() == 0:
         print(json.dumps(measured), flush=True)

@@ -152,7 +152,7 @@ def unlike_sentences(which: str) -> list[str]:
             which, [keras.layers.BatchNormalization()] if which in ("batchnorm", "unsynchronized") else []
         )
         extra += [Shuffling()] if which == "order" else [LookingUp()] if which == "function" else []
-        extra += looping() if which == "loop" else []
+        extra += looping() if which == "loop" else [Normalizing()] if which == "normalizing function" else []
         is_sparse = which in ("sparse", "eager")
         inputs = keras.layers.Input((8,), sparse=is_sparse)
         outputs = keras.Sequential([keras.layers.Dense(16), *extra, keras.layers.Dense(3)])(inputs)
@@ -199,6 +199,18 @@ class LookingUp(keras.layers.Layer):
 
     def call(self, x):
         return x + tf.reduce_sum(self.look_up(), 0)
+
+
+class Normalizing(keras.layers.Layer):
+    """Normalizes in a function of its own."""
+
+    def build(self, shape):
+        self.norm = keras.layers.BatchNormalization()
+        self.norm.build(shape)
+        self.function = tf.function(lambda x: self.norm(x, training=True))
+
+    def call(self, x):
+        return self.function(x)
 
 
 class NormedCell(keras.layers.Layer):

@@ -74,6 +74,7 @@ SENTENCES = {
     "batchnorm": None,
     "unsynchronized": "sync_batch_norm=False lets 1 BatchNormalization layer(s) of model",
     "loop": "' normalizes each rank's rows by themselves, as ranks cannot talk within a loop",
+    "normalizing function": "' normalizes each rank's rows by themselves, as ranks cannot talk within a loop",
     "compression": "compression='bf16' rounds gradients to 8 bits",
     "sparse": None,
     "eager": "Adam squares gradients of looked-up rows one by one, and run_eagerly=True hides",

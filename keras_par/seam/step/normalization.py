@@ -25,17 +25,19 @@ def synchronized_layers(model: keras.Model, options: Options) -> list[keras.laye
 def moments(original):
     """Moments of the global batch for a synchronized layer, of this rank's rows otherwise, and where ranks cannot talk.
 
-    In a loop of a graph TensorFlow can make no gradient of a collective through shared memory.
+    In a loop of a graph TensorFlow can make no gradient of a collective through shared memory. A function that the step
+    calls is traced once for all who call it, which some ranks may do outside of a step.
     """
 
     def replacement(self, inputs, mask):
         step = steps.current()
         if step is None or step.communicator.size == 1 or not is_synchronized(self, step.binding.options):
             return original(self, inputs, mask)
-        if is_in_loop():
+        if is_in_loop() or not (step.rows is None or step.rows.is_reached):
             step.say(
-                "layer '%s' normalizes each rank's rows by themselves, as ranks cannot talk within a loop of a graph: "
-                "give its RNN unroll=True, or use a loop of Python's",
+                "layer '%s' normalizes each rank's rows by themselves, as ranks cannot talk within a loop of a graph "
+                "or a tf.function that the step calls: use a loop of Python's (unroll=True of an RNN), and no "
+                "tf.function within a train_step",
                 self.path,
             )
             return original(self, inputs, mask)
