@@ -9,6 +9,7 @@ PARTS = {
     "growth": ("growth", "how a reduction's time and bytes grow with ranks and parameters"),
     "overhead": ("overhead", "what the strategy costs beside plain Keras and a hand-written loop"),
     "exactness": ("exactness", "what shared random numbers and the looks at weights and losses cost"),
+    "normalization": ("normalization", "what batch normalization by the rows of all ranks costs"),
     "launcher": ("launcher", "what `keras-par run` costs beside mpirun and horovodrun"),
     "agents": ("agents", "what a job of thousands of simulated ranks costs the launcher"),
     "messages": ("messages", "what ranks send each other besides gradients, counted"),

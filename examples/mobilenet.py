@@ -17,7 +17,6 @@ def main():
     keras.utils.set_random_seed(1 + kp.rank())  # other weights on each rank, until fit broadcasts those of rank 0
 
     with kp.DataParallel(broadcast_variables=True).scope():  # True is the default
-        # Its batch normalization normalizes each rank's rows by themselves; see examples/resnet50.py.
         model = keras.applications.MobileNetV2(
             weights=None, classes=10, input_shape=(args.image_size, args.image_size, 3), classifier_activation=None
         )

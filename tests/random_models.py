@@ -48,7 +48,7 @@ PARTS: dict[str, tuple[int, Callable]] = {
     "gated": (1, gated),
     "norm": (1, lambda x, units, activation: layers.LayerNormalization()(x)),
     "rms": (1, lambda x, units, activation: layers.RMSNormalization()(x)),
-    "batch-norm": (1, lambda x, units, activation: layers.BatchNormalization(synchronized=True)(x)),
+    "batch-norm": (1, lambda x, units, activation: layers.BatchNormalization()(x)),
     "activation": (1, lambda x, units, activation: layers.Activation(activation)(x)),
     "own": (1, lambda x, units, activation: Scale()(x)),
     "fold": (1, lambda x, units, activation: layers.Flatten()(layers.Dense(4)(layers.Reshape((-1, 4))(x)))),
@@ -68,7 +68,7 @@ PARTS: dict[str, tuple[int, Callable]] = {
     "transposed": (3, lambda x, units, activation: layers.Conv2DTranspose(units, 3, padding="same")(x)),
     "pool": (3, lambda x, units, activation: layers.MaxPooling2D(2, padding="same")(x)),
     "group-norm": (3, lambda x, units, activation: layers.GroupNormalization(4)(x)),
-    "image-norm": (3, lambda x, units, activation: layers.BatchNormalization(synchronized=True)(x)),
+    "image-norm": (3, lambda x, units, activation: layers.BatchNormalization()(x)),
 }
 ENDS = {1: layers.Flatten, 2: layers.GlobalAveragePooling1D, 3: layers.GlobalAveragePooling2D}
 NUM_DIMS = {"vectors": 1, "tokens": 2, "images": 3}

@@ -146,17 +146,19 @@ def unlike_sentences(which: str) -> list[str]:
 
     seed(True)
     x, y = rows(32)
-    options = {"compression": {"compression": "bf16"}, "synchronized": {"sync_batch_norm": True}}.get(which, {})
+    options = {"compression": {"compression": "bf16"}, "unsynchronized": {"sync_batch_norm": False}}.get(which, {})
     with logged() as messages, kp.DataParallel(**options).scope():
         extra = {"constant": [Noise(lambda x, seed: keras.random.normal((16, 16), seed=seed))]}.get(
-            which, [keras.layers.BatchNormalization()] if which in ("batchnorm", "synchronized") else []
+            which, [keras.layers.BatchNormalization()] if which in ("batchnorm", "unsynchronized") else []
         )
-        extra += [Shuffling()] if which == "order" else []
-        inputs = keras.layers.Input((8,), sparse=which == "sparse")
+        extra += [Shuffling()] if which == "order" else [LookingUp()] if which == "function" else []
+        extra += looping() if which == "loop" else [Normalizing()] if which == "normalizing function" else []
+        is_sparse = which in ("sparse", "eager")
+        inputs = keras.layers.Input((8,), sparse=is_sparse)
         outputs = keras.Sequential([keras.layers.Dense(16), *extra, keras.layers.Dense(3)])(inputs)
-        model = compiled("adam", keras.Model(inputs, outputs))
+        model = compiled("adam", keras.Model(inputs, outputs), run_eagerly=which == "eager")
         given = tf.data.Dataset.from_tensor_slices((x, y)).batch(32, drop_remainder=True)
-        given = given.map(lambda x, y: (tf.sparse.from_dense(x), y)) if which == "sparse" else given
+        given = given.map(lambda x, y: (tf.sparse.from_dense(x), y)) if is_sparse else given
         given = given.filter(lambda *_: True) if which == "unknown length" else given
         for _ in range(2):
             model.fit(given, epochs=2, verbose=0)
@@ -185,6 +187,49 @@ def table_sentences(axes: tuple, own: bool) -> list[str]:
         model = Own(inner, step) if own else inner
         compiled("adam", model).fit(x, y, batch_size=8, epochs=2, verbose=0)
     return messages
+
+
+class LookingUp(keras.layers.Layer):
+    """Adds rows of a table, which a function of its own looks up."""
+
+    def build(self, shape):
+        self.table = keras.layers.Embedding(16, 16)
+        self.table.build(())
+        self.look_up = tf.function(lambda: self.table(tf.range(16)))
+
+    def call(self, x):
+        return x + tf.reduce_sum(self.look_up(), 0)
+
+
+class Normalizing(keras.layers.Layer):
+    """Normalizes in a function of its own."""
+
+    def build(self, shape):
+        self.norm = keras.layers.BatchNormalization()
+        self.norm.build(shape)
+        self.function = tf.function(lambda x: self.norm(x, training=True))
+
+    def call(self, x):
+        return self.function(x)
+
+
+class NormedCell(keras.layers.Layer):
+    """A recurrent cell that normalizes."""
+
+    state_size = 4
+
+    def build(self, shape):
+        self.norm = keras.layers.BatchNormalization()
+        self.norm.build((None, 4))
+
+    def call(self, inputs, states, training=False):
+        output = self.norm(inputs + states[0], training=training)
+        return output, [output]
+
+
+def looping() -> list:
+    """Layers of which one normalizes in a loop of TensorFlow's."""
+    return [keras.layers.Reshape((4, 4)), keras.layers.RNN(NormedCell())]
 
 
 class Shuffling(keras.layers.Layer):
@@ -227,11 +272,10 @@ def share_seeds(how: str) -> dict:
     return {"numbers": numbers, "messages": messages}
 
 
-def synchronized_batchnorm(distributed: bool) -> dict:
-    """Weights after training with batch normalization that the strategy synchronizes."""
+def normalized(distributed: bool) -> dict:
+    """Weights after training with batch normalization, before dropout."""
     seed(distributed)
-    options = {"sync_batch_norm": True} if distributed else {}
-    with strategy_scope(distributed, **options):
+    with strategy_scope(distributed):
         model = compiled("sgd", network(keras.layers.BatchNormalization(), keras.layers.Dropout(0.3)))
     model.fit(**arrays(65), verbose=0)
     return {"weights": [np.asarray(weight) for weight in model.get_weights()]}

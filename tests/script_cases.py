@@ -126,7 +126,7 @@ def _():
 
 
 class SimSiam(Script):
-    """Two views, one of which gets no gradient, and a synchronized normalization between."""
+    """Two views, one of which gets no gradient, and a normalization by all rows between."""
 
     def train_step(self, data):
         data = self.drawn(data)
@@ -146,7 +146,7 @@ class SimSiam(Script):
 
 @case("simsiam", unlabelled, double=True)
 def _():
-    return SimSiam(encoder=dense(8, 6, layers.BatchNormalization(synchronized=True)), predictor=dense(6, 6))
+    return SimSiam(encoder=dense(8, 6, layers.BatchNormalization()), predictor=dense(6, 6))
 
 
 class Diffusion(Script):

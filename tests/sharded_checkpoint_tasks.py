@@ -25,6 +25,7 @@ OTHER = {
 }
 LAYOUTS = {"wide": WIDE, "other": OTHER}
 PARTIAL = "gradient_accumulator"
+OWN_STATISTICS = {"sync_batch_norm": False}  # so that ranks with other rows have other moving statistics, too
 
 
 def scope(mesh: str | None, layout: str = "wide"):
@@ -40,14 +41,15 @@ def scope(mesh: str | None, layout: str = "wide"):
     import keras_par as kp
 
     if mesh == "replicas":
-        return kp.DataParallel(zero=3, zero_min_kb=0, zero_ranks=2).scope()
+        return kp.DataParallel(zero=3, zero_min_kb=0, zero_ranks=2, **OWN_STATISTICS).scope()
     if mesh.startswith("data"):
-        return kp.DataParallel(zero=int(mesh.removeprefix("data").removeprefix(" zero") or 0), zero_min_kb=0).scope()
+        stage = int(mesh.removeprefix("data").removeprefix(" zero") or 0)
+        return kp.DataParallel(zero=stage, zero_min_kb=0, **OWN_STATISTICS).scope()
     device_mesh = keras.distribution.DeviceMesh(tuple(map(int, mesh.split("x"))), ("batch", "model"))
     layout_map = keras.distribution.LayoutMap(device_mesh)
     for pattern, axes in LAYOUTS[layout].items():
         layout_map[f".*{pattern}"] = axes
-    strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
+    strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch", **OWN_STATISTICS)
     strategy.optional_patterns = tuple(f".*{pattern}" for pattern in LAYOUTS[layout] if "norm" in pattern)
     return strategy.scope()
 

@@ -106,7 +106,7 @@ def everything_else(size: int, distributed: bool, **compile_options) -> dict:
             [
                 layers.Input((24,), dtype="int32"),
                 layers.Embedding(5, 3, mask_zero=True),
-                layers.BatchNormalization(synchronized=distributed),
+                layers.BatchNormalization(),
                 layers.Dense(2),
             ]
         )

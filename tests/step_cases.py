@@ -400,6 +400,20 @@ def _(model, x, y):
     return model.logs(loss)
 
 
+@step_case("penalty-through-batchnorm", model=lambda: network(layers.BatchNormalization(momentum=0.8)), double=True)
+def _(model, x, y):
+    """A penalty on gradients with respect to inputs, each of which depends on the rows of all ranks."""
+    x = tf.cast(x, "float64")
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            score = tf.reduce_sum(tf.square(model(x, training=True)))
+        penalty = tf.reduce_mean(tf.square(tape.gradient(score, x)))
+        loss = model.mean_loss(x, y) + 0.1 * penalty
+    model.optimizer.apply(outer.gradient(loss, model.trainable_variables), model.trainable_variables)
+    return model.logs(loss)
+
+
 def embedding() -> keras.Model:
     return keras.Sequential([layers.Input((6,)), layers.Embedding(20, 8), layers.Flatten(), layers.Dense(6)])
 

@@ -24,12 +24,17 @@ def test_compression_halves_the_bytes(ranks):
         assert set(counted["step"]) == {("all_reduce", counted["num_parameters"] * 2)}
 
 
-def test_a_synchronized_layer_costs_one_gather_forward_and_one_reduce_backward(ranks):
-    for counted in ranks(2).run(tasks.count_collectives, name="batchnorm-synchronized"):
-        kinds = [kind for kind, _ in counted["step"]]
-        num_traces = kinds.count("all_gather")
-        assert num_traces >= 1
-        assert kinds.count("all_reduce") == 2 * num_traces  # the layer's, and the gradients'
+def test_batch_normalization_costs_one_small_reduce_forward_and_one_backward(ranks):
+    units = 16
+    for counted in ranks(2).run(tasks.count_collectives, name="batchnorm"):
+        forward, backward, gradients = (2 * units + 1) * 8, 2 * units * 4, counted["num_parameters"] * 4
+        assert counted["step"][:3] == [("all_reduce", size) for size in (forward, backward, gradients)]
+        assert set(counted["step"]) == set(counted["step"][:3])
+
+
+def test_batch_normalization_of_a_rank_s_rows_costs_nothing(ranks):
+    for counted in ranks(2).run(tasks.count_collectives, name="batchnorm", sync_batch_norm=False):
+        assert set(counted["step"]) == {("all_reduce", counted["num_parameters"] * 4)}
 
 
 @pytest.mark.long

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests import tasks
-from tests.cases import CASES
 from tests.compare import log_distance, relative_distance
+from tests.layer_cases import CASES
 from tests.ranks.pool import together
 
 QUICK_ON_4 = ("adam", "accumulation", "batchnorm-synchronized", "embedding-adam", "one-row-left-over")

@@ -71,10 +71,14 @@ def test_unseeded_generators_begin_alike_unless_that_is_not_wanted(ranks):
 
 
 SENTENCES = {
-    "batchnorm": "1 BatchNormalization layer(s) of model",
-    "synchronized": None,
+    "batchnorm": None,
+    "unsynchronized": "sync_batch_norm=False lets 1 BatchNormalization layer(s) of model",
+    "loop": "' normalizes each rank's rows by themselves, as ranks cannot talk within a loop",
+    "normalizing function": "' normalizes each rank's rows by themselves, as ranks cannot talk within a loop",
     "compression": "compression='bf16' rounds gradients to 8 bits",
-    "sparse": "Adam squares the rows of a sparse input's gradient",
+    "sparse": None,
+    "eager": "Adam squares gradients of looked-up rows one by one, and run_eagerly=True hides",
+    "function": "a tf.function that the step calls looks up rows",
     "constant": "random numbers of shape [16, 16] in the step are the same on all ranks",
     "order": "random numbers for several dims of rows, for the order of rows",
     "unknown length": "at its end one process counts one step too many",
@@ -106,10 +110,10 @@ def test_tables_whose_equal_rows_are_added_before_they_are_squared_are_told_of(a
     assert said is None or said in first[0]
 
 
-def test_the_strategy_synchronizes_batch_normalization(ranks, plain, exactness):
+def test_batch_normalization_sees_all_rows_beside_dropout(ranks, plain, exactness):
     [twin], results = together(
-        plain.begin(random_tasks.synchronized_batchnorm, distributed=False),
-        ranks(2).begin(random_tasks.synchronized_batchnorm, distributed=True),
+        plain.begin(random_tasks.normalized, distributed=False),
+        ranks(2).begin(random_tasks.normalized, distributed=True),
     )
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)

@@ -44,12 +44,15 @@ def plain(workload: Workload, args):
 
 
 def keras_par(workload: Workload, args, **options):
-    """This package, which cuts the global batches itself; options are of its strategy."""
+    """This package, which cuts the global batches itself; options are of its strategy.
+
+    Batch normalization sees a rank's rows only, as in all systems that it is compared with.
+    """
     import keras_par as kp
 
     kp.init()
     assert kp.size() == args.ranks
-    with kp.DataParallel(**options).scope():
+    with kp.DataParallel(sync_batch_norm=False, **options).scope():
         model = compiled(workload)
 
     def sent():

@@ -39,9 +39,9 @@ class DataParallel(keras.distribution.DataParallel):
             have unequal numbers of rows, each counted once. "wrap": the batch's first rows are counted twice, "drop":
             its last rows are left out, so that all ranks have as many. Evaluation and prediction are always exact.
             With "drop" a data set other than arrays costs one all-reduce of a scalar more at each step.
-        sync_batch_norm: True makes every `BatchNormalization` of a model a synchronized one before its first training:
-            it normalizes by the rows of all ranks, as one process does, for one all-gather forward and one all-reduce
-            backward a layer.
+        sync_batch_norm: True lets every `BatchNormalization` normalize by the rows of all ranks, as one process does,
+            for one small all-reduce forward and one backward a layer. False lets it normalize by a rank's own rows,
+            which is faster, unless the layer says `synchronized=True`.
         recompute: patterns of names in `model.layers`, and in those of models within it: such a layer keeps only its
             input, and is computed again in the backward pass. See docs/recomputation.md.
         zero: a stage of ZeRO, which takes a rank less memory; the result is the same. 1 gives each rank a part of every

@@ -45,7 +45,7 @@ class ModelParallel(keras.distribution.ModelParallel):
         remainder: what `fit` does with rows that the batch axis does not divide, see `kp.DataParallel`.
         custom_loss: "auto", "mean" or "sum": what the losses of a `train_step` of your own are, see `kp.DataParallel`.
         reduce_by: the way of sums over all ranks, see `kp.DataParallel`.
-        sync_batch_norm: True makes every `BatchNormalization` a synchronized one, see `kp.DataParallel`.
+        sync_batch_norm: False lets `BatchNormalization` normalize by a rank's own rows, see `kp.DataParallel`.
         recompute: patterns of layers to be computed again in the backward pass, see `kp.DataParallel`.
         zero: 1, 2 or 3 divides more among the ranks with other rows, beside what the layout divides, see
             `kp.DataParallel`.

@@ -237,11 +237,11 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 def shown(plan: Plan) -> str:
     """The command as a shell would take it, its variables before it."""
-    variables = [f"{name}={quoted(name, value)}" for name, value in sorted(plan.environment.items())]
+    variables = [f"{name}={in_shell(name, value)}" for name, value in sorted(plan.environment.items())]
     return " \\\n  ".join([*variables, shlex.join(plan.command)])
 
 
-def quoted(name: str, value: str) -> str:
+def in_shell(name: str, value: str) -> str:
     """A variable's value as a shell would take it, by the name where it has it, which may be a secret."""
     return f'"${name}"' if os.environ.get(name) == value and name.isidentifier() else shlex.quote(value)
 

@@ -41,7 +41,7 @@ class Options:
     custom_loss: CustomLoss = "auto"
     reduce_by: ReduceBy = "auto"
     propagate: bool = False
-    sync_batch_norm: bool = False
+    sync_batch_norm: bool = True
     recompute: Sequence[str] = ()
     zero: Zero = 0
     zero_min_kb: float = 64.0

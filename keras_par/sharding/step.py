@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+from typing import Any
 
 import tensorflow as tf
 
@@ -50,6 +51,7 @@ class Step:
         self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
         self.applying = False  # inside an optimizer's apply
         self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already
+        self.lookups: dict[str, Any] = {}  # by the names of indices, how gradients lie that a compiled function gave
 
     def share(self, dtype) -> tf.Tensor:
         """This rank's rows divided by all rows: the weight of its mean in the mean of the batch."""

@@ -4,8 +4,10 @@ import keras
 import tensorflow as tf
 from keras import tree
 
+from keras_par.plan.options import Options
 from keras_par.seam.models.binding import Binding, optimizers_of
 from keras_par.seam.step.metrics import layers
+from keras_par.seam.step.normalization import is_synchronized
 from keras_par.sharding.step import Step
 from keras_par.sharding.views import is_sharded, is_summed_backward
 
@@ -35,26 +37,28 @@ def say_what_is_inexact(step: Step, model: keras.Model, batch, is_own: bool) -> 
         )
     if step.communicator.size == 1:
         return
-    own = [layer.name for layer in layers(model) if is_unsynchronized(layer)]
+    options = step.binding.options
+    own = [layer.name for layer in layers(model) if is_unsynchronized(layer, options)]
     if own:
         step.say(
-            "%d BatchNormalization layer(s) of model '%s' ('%s', ...) normalize each rank's rows by themselves, not "
-            "the global batch's as one process would: kp.DataParallel(sync_batch_norm=True) synchronizes them",
+            "sync_batch_norm=False lets %d BatchNormalization layer(s) of model '%s' ('%s', ...) normalize each rank's "
+            "rows by themselves, not the global batch's as one process would",
             len(own),
             model.name,
             own[0],
         )
-    compression = step.binding.options.compression
+    compression = options.compression
     if compression is not None:
         step.say(
             "compression='%s' rounds gradients to %d bits before they are added, which one process does not",
             compression,
             BITS[compression],
         )
-    if squaring and any(isinstance(leaf, tf.SparseTensor) for leaf in tree.flatten(batch)):
+    is_sparse = any(isinstance(leaf, tf.SparseTensor) for leaf in tree.flatten(batch))
+    if squaring and tf.executing_eagerly() and (tables or is_sparse):
         step.say(
-            "%s squares the rows of a sparse input's gradient one by one, and two ranks that meet the same row have "
-            "two of them where one process has one: give dense inputs, or train by SGD",
+            "%s squares gradients of looked-up rows one by one, and run_eagerly=True hides which of them one process "
+            "has once for all ranks, as those of positions and of sparse inputs: train without it to have the same",
             type(squaring[0]).__name__,
         )
 
@@ -79,7 +83,7 @@ def has_schedule(optimizer: keras.optimizers.Optimizer) -> bool:
     return isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
 
 
-def is_unsynchronized(layer: keras.layers.Layer) -> bool:
+def is_unsynchronized(layer: keras.layers.Layer, options: Options) -> bool:
     """True for batch normalization that learns and sees a rank's rows only."""
     is_kind = isinstance(layer, keras.layers.BatchNormalization)
-    return is_kind and layer.trainable and not layer.synchronized
+    return is_kind and layer.trainable and not is_synchronized(layer, options)

@@ -13,8 +13,10 @@ from keras_par.seam.call.inexact import say_what_is_inexact
 from keras_par.seam.call.own_step import shapes_explained, with_rows
 from keras_par.seam.feed.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
 from keras_par.seam.models.binding import Binding
+from keras_par.seam.rows import row_slices
 from keras_par.seam.rows.batch_rows import batch_rows, compiled_rows
 from keras_par.seam.step import metrics
+from keras_par.seam.step.normalization import synchronized_layers
 from keras_par.seam.table.keras_names import find
 from keras_par.seam.table.replacements import TRAINER
 from keras_par.sharding.names import numbered
@@ -57,7 +59,8 @@ class Program:
                 data = cut(data, communicator.size, communicator.rank)
             local, total = rows_of(communicator, data)
             thin = isinstance(data, ThinShard)
-            guard = metrics.undone_unless(data.has_rows, model) if thin else contextlib.nullcontext()
+            of_all_rows = synchronized_layers(model, binding.options)
+            guard = metrics.undone_unless(data.has_rows, model, of_all_rows) if thin else contextlib.nullcontext()
             rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
             step = Step(binding, local, total, thin, rows=rows)
             if self.method == "train_step":
@@ -81,7 +84,7 @@ class Split(Program):
 
     def __init__(self, model: keras.Model, binding: Binding, step_function):
         super().__init__(model, binding, step_function)
-        self._optimizers: list[tuple] = []  # with their variables, in the order of the updates
+        self._optimizers: list[tuple] = []  # with variables and what lookups gradients are of, in the updates' order
         self._forward_and_backward = tf.function(
             self._captured, jit_compile=True, reduce_retracing=True, autograph=False
         )
@@ -89,19 +92,24 @@ class Split(Program):
     def run(self, step: Step, batch):
         start = step.rows.start
         logs, captured = self._forward_and_backward(batch, step.local, step.total, start, step.binding, step.thin)
-        for (optimizer, variables), gradients in zip(self._optimizers, captured, strict=True):
+        for (optimizer, variables, lookups), parts in zip(self._optimizers, captured, strict=True):
+            row_slices.note(step, parts, lookups)
             step.scaled.add(id(optimizer))
-            optimizer.apply(gradients, variables)
+            optimizer.apply([row_slices.joined(each) for each in parts], variables)
         return logs
 
     def _captured(self, batch, local, total, start, binding, thin):
-        """The logs, and for each update the gradients that it would be called with."""
+        """The logs, and for each update the pieces of the gradients that it would be called with."""
         captured: list[tuple] = []
         rows = compiled_rows(batch, total, start)
-        with Step(binding, local, total, thin, compiled=True, rows=rows, captured=captured).current():
+        with Step(binding, local, total, thin, compiled=True, rows=rows, captured=captured).current() as step:
             logs = self.step_function(batch)
-        self._optimizers[:] = [(optimizer, variables) for optimizer, _, variables in captured]
-        return logs, [gradients for _, gradients, _ in captured]
+            parts = [[row_slices.pieces(each) for each in gradients] for _, gradients, _ in captured]
+            lookups = [[[row_slices.lookup_of(step, part) for part in each] for each in update] for update in parts]
+        self._optimizers[:] = [
+            (optimizer, variables, each) for (optimizer, _, variables), each in zip(captured, lookups, strict=True)
+        ]
+        return logs, parts
 
 
 def program_of(model: keras.Model, binding: Binding, step_function) -> Program:
@@ -113,16 +121,20 @@ def program_of(model: keras.Model, binding: Binding, step_function) -> Program:
     supplied = getattr(binding.strategy, "keras_par_program", None)
     if supplied is not None:
         return supplied(model, binding, step_function)
-    kind = Split if model.jit_compile and can_compile(model, step_function) else Direct
+    kind = Split if model.jit_compile and can_compile(model, binding, step_function) else Direct
     return kind(model, binding, step_function)
 
 
-def can_compile(model: keras.Model, step_function) -> bool:
+def can_compile(model: keras.Model, binding: Binding, step_function) -> bool:
     """True if XLA may compile this step: no collective in it, and Keras's own, which applies gradients at its end."""
     if sharded(model.variables):
         reason = "its variables are divided, so that its layers need other ranks' shards"
     elif is_stock(step_function):
-        return True
+        learns = step_function.__name__ == "train_step"
+        normalizing = [each.name for each in synchronized_layers(model, binding.options) if each.trainable and learns]
+        if not normalizing:
+            return True
+        reason = f"layer '{normalizing[0]}' normalizes by the rows of all ranks, as sync_batch_norm=False would not"
     else:
         reason = f"it has a {step_function.__name__} of its own, which may need other ranks' gradients halfway"
     warnings.warn(f"keras-par: jit_compile=True is ignored for '{model.name}', because {reason}.", stacklevel=2)

@@ -16,6 +16,7 @@ from keras_par.comm.counting import Call, CountingCommunicator
 from keras_par.comm.reducer import Gradient, sum_gradients
 from keras_par.plan.options import Options, Reduction
 from keras_par.seam.models.recomputed import recompute
+from keras_par.seam.rows.row_slices import summed
 from keras_par.seam.variables.layouts import layout_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.following import keeping
@@ -178,7 +179,11 @@ class Binding:
         rest = [i for i in places if i not in parts]
         are_even = isinstance(step.local, int)  # then every rank has as many rows
         whole = [gradients[i] for i in rest]
-        sums = sum_gradients(step.communicator, whole, name, limit, self.options.compression, are_even)
+
+        def add(tensors: list) -> list:
+            return sum_gradients(step.communicator, tensors, name, limit, self.options.compression, are_even)
+
+        sums = summed(step, whole, add)
         for i, gradient in zip(rest, sums, strict=True):
             result[i] = gradient
         return result

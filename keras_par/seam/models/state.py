@@ -7,8 +7,10 @@ import keras
 
 from keras_par.plan.fingerprint import canonical_names
 from keras_par.plan.layout import Axes
-from keras_par.seam.models.binding import optimizers_of
+from keras_par.plan.options import Options
+from keras_par.seam.models.binding import bound, optimizers_of
 from keras_par.seam.step.metrics import is_float, layer_state
+from keras_par.seam.step.normalization import synchronized_layers
 from keras_par.sharding.views import is_sharded, is_summed_backward
 
 # How the values of ranks with other rows make one process's: they are the "same", add up ("sum"), are averaged
@@ -34,7 +36,9 @@ class Entry(NamedTuple):
 def entries(model: keras.Model, section: Section) -> list[Entry]:
     """One section of a model's state, each variable once, in an order that all processes share."""
     if section == "model":
-        own = {id(variable) for variable in layer_state(model, synchronized=False)}
+        binding = bound(model)
+        of_all_rows = synchronized_layers(model, Options() if binding is None else binding.options)
+        own = {id(variable) for variable in layer_state(model, of_all_rows)}
         metrics = {id(variable) for variable in model.metrics_variables}
         return named(
             section,

@@ -208,9 +208,15 @@ def gathered(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
     return unfollowed(dims, tensor, inputs[:2])
 
 
+def of_batch(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    """What comes with the batch and is none of its dense tensors, such as the indices of a sparse one."""
+    return UNSURE
+
+
 DEPENDING = "Where GatherNd ScatterNd Unique UniqueV2 DynamicPartition DynamicStitch Slice SegmentSum RaggedRange"
 REDUCTIONS = "Sum Mean Prod Max Min All Any ArgMax ArgMin EuclideanNorm"
 RULES |= {name: unfollowed for name in DEPENDING.split()} | {name: moving(reduced) for name in REDUCTIONS.split()}
+RULES |= {name: of_batch for name in ("IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue")}
 RULES |= {
     "BatchMatMulV2": multiplied,
     "BroadcastTo": only(0),

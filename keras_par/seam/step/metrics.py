@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -169,14 +169,15 @@ def is_number(value: Any) -> bool:
     return not isinstance(value, (str, bytes, dict)) and np.ndim(value) == 0
 
 
-def layer_state(model: keras.Model, synchronized: bool = True) -> list[keras.Variable]:
+def layer_state(model: keras.Model, but: Collection[keras.layers.Layer] = ()) -> list[keras.Variable]:
     """The variables that layers change without gradients; frozen weights are not among them.
 
     Args:
         model: whose layers are asked.
-        synchronized: False leaves out layers that compute their state from the rows of all ranks.
+        but: those that are not, as they compute their state from the rows of all ranks.
     """
-    asked = [layer for layer in layers(model) if synchronized or not getattr(layer, "synchronized", False)]
+    left_out = set(map(id, but))
+    asked = [layer for layer in layers(model) if id(layer) not in left_out]
     of_rows = row_state(model)
     return list({id(v): v for layer in asked for v in layer._non_trainable_variables if id(v) not in of_rows}.values())
 
@@ -199,9 +200,15 @@ def is_float(variable: keras.Variable) -> bool:
 
 
 @contextlib.contextmanager
-def undone_unless(condition: tf.Tensor, model: keras.Model):
-    """Undoes what a block does to metrics and to state of this rank's rows where the scalar `condition` is false."""
-    variables = [*layer_state(model, synchronized=False), *(v for metric in model.metrics for v in metric.variables)]
+def undone_unless(condition: tf.Tensor, model: keras.Model, but: Collection[keras.layers.Layer]):
+    """Undoes what a block does to metrics and to state of this rank's rows where the scalar `condition` is false.
+
+    Args:
+        condition: whether this rank has rows.
+        model: whose state it is.
+        but: layers whose state is of the rows of all ranks.
+    """
+    variables = [*layer_state(model, but), *(v for metric in model.metrics for v in metric.variables)]
     with local_view():
         before = [tf.identity(variable.value) for variable in variables]
     yield

@@ -22,7 +22,6 @@ from keras_par.seam.models.same_weights import allow_other_weights
 from keras_par.seam.models.state import is_partial, state_of
 from keras_par.seam.models.sums import announce
 from keras_par.seam.step.metrics import layers, row_state
-from keras_par.seam.step.normalization import synchronize
 from keras_par.seam.together.metric_probe import MetricProbe
 from keras_par.seam.together.state_parts import lay_out_state
 from keras_par.seam.variables.layouts import path_of, require_matches
@@ -48,8 +47,6 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         divide_followers(model, binding, element_spec)
         divide_state(model, binding, element_spec)
         build(model, element_spec, only_predict)
-    if binding.options.sync_batch_norm:
-        synchronize(model)
     of_rows = row_state(model)
     variables = [variable for variable in state_of(model) if id(variable) not in of_rows]
     compare(binding, model, variables)

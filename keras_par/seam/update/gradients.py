@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_par.comm import differentiable
 from keras_par.comm.reducer import Gradient, scaled
 from keras_par.seam.rows.row_dims import UNSURE, Rows, is_symbolic
+from keras_par.seam.rows.row_slices import Lookup, joined, lookup_of, pieces
 from keras_par.seam.variables.layouts import divide
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import is_in_loop, numbered
@@ -251,35 +252,44 @@ def newest_ranges(step: steps.Step, sums: list[Gradient], own: list[Gradient], v
 
 def total(step: steps.Step, gradients: list[Gradient], variables: list) -> list[Gradient]:
     """The sums over ranks, differentiable: what all ranks make of a sum goes back to all parts of it."""
-    places = [place for place, gradient in enumerate(gradients) if gradient is not None]
-    own = [gradients[place] for place in places]
+    split = [pieces(gradient) for gradient in gradients]
+    pairs = [(part, variable) for each, variable in zip(split, variables, strict=True) for part in each]
+    own = [part for part, _ in pairs if part is not None]
     indices: list[tf.Tensor | None] = []
 
     @tf.custom_gradient
     def call(*values):
         parts = [with_values(gradient, each) for gradient, each in zip(own, values, strict=True)]
-        sums = step.binding.sum_gradients(step, parts, [variables[place] for place in places])
+        sums = step.binding.sum_gradients(step, parts, [variable for part, variable in pairs if part is not None])
         indices[:] = [each.indices if isinstance(each, tf.IndexedSlices) else None for each in sums]
 
         def backward(*upstream):
-            return [sent_back(step, *each) for each in zip(upstream, parts, strict=True)]
+            return [sent_back(step, *each) for each in zip(upstream, parts, indices, strict=True)]
 
         return [values_of(each) for each in sums], backward
 
-    result = list(gradients)
     sums = call(*map(values_of, own)) if own else []
-    for place, values, gathered in zip(places, sums, indices, strict=True):
-        result[place] = values if gathered is None else with_values(gradients[place], values, gathered)
-    return result
+    left = iter(zip(own, sums, indices, strict=True))
+    result = [[None if part is None else with_sum(*next(left)) for part in each] for each in split]
+    return [joined(each) for each in result]
 
 
-def sent_back(step: steps.Step, upstream: tf.Tensor, part: Gradient) -> tf.Tensor:
-    """The gradient of this rank's part of a sum, of which `upstream` is what this rank makes."""
+def with_sum(own: Gradient, values: tf.Tensor, indices: tf.Tensor | None) -> Gradient:
+    return values if indices is None else with_values(own, values, indices)
+
+
+def sent_back(step: steps.Step, upstream: tf.Tensor, part: Any, indices: tf.Tensor | None) -> tf.Tensor:
+    """The gradient of this rank's part of a sum with these indices, of which `upstream` is what this rank makes."""
     like = values_of(part)
     is_sparse = isinstance(part, tf.IndexedSlices)
     upstream = tf.ensure_shape(upstream, [None, *like.shape[1:]] if is_sparse else like.shape)
     [everything] = differentiable.total([upstream], step.communicator, numbered)
-    return differentiable.own_rows(everything, like, step.communicator, numbered) if is_sparse else everything
+    lookup = lookup_of(step, part)
+    if lookup is Lookup.OF_ROWS:
+        return differentiable.own_rows(everything, like, step.communicator, numbered)
+    if lookup is Lookup.DISTINCT:
+        return tf.gather(everything, tf.argmax(part.indices[:, tf.newaxis] == indices, 1))
+    return everything
 
 
 def values_of(gradient) -> tf.Tensor:
