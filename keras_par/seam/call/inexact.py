@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras import tree
 
 from keras_par.seam.models.binding import Binding, optimizers_of
+from keras_par.seam.rows.mixing import mixing
 from keras_par.seam.step.metrics import layers
 from keras_par.sharding.step import Step
 from keras_par.sharding.views import is_sharded, is_summed_backward
@@ -56,6 +57,18 @@ def say_what_is_inexact(step: Step, model: keras.Model, batch, is_own: bool) -> 
             "%s squares the rows of a sparse input's gradient one by one, and two ranks that meet the same row have "
             "two of them where one process has one: give dense inputs, or train by SGD",
             type(squaring[0]).__name__,
+        )
+
+
+def say_what_mixes_rows(step: Step) -> None:
+    """Logs on rank 0 that a step which has been traced brings rows of a rank together, and no others."""
+    found = None if step.communicator.size == 1 or step.rows is None else mixing(step.rows)
+    if found is not None:
+        step.say(
+            "the step %s rows of the batch%s, each rank its own, so that they meet other rows than in one process: do "
+            "it in the input, where batches are whole, as by dataset.batch(n).map, or take the rows of all ranks by "
+            "kp.ops.all_gather",
+            *found,
         )
 
 
