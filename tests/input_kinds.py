@@ -193,12 +193,15 @@ def count_shards(kind: str, remainder: str, folder: str | None = None) -> dict:
         "dataset": lambda: tf.data.Dataset.from_tensor_slices(columns()),
         "shuffled_dataset": lambda: tf.data.Dataset.from_tensor_slices(columns()).shuffle(NUM_ROWS),
         "unknown_dataset": lambda: tf.data.Dataset.from_tensor_slices(columns()).filter(lambda x, y: True),
+        "files": lambda: files(folder),
         "few_batches": lambda: tf.data.Dataset.from_tensor_slices(columns()).batch(NUM_ROWS),
         "py_dataset": lambda: Batches(batch_size=local),
         "generator": lambda: batches(np.random.default_rng(5).permutation(NUM_ROWS)),
         "data_loader": lambda: data_loader(local)["x"],
     }[kind]()
     share = kp.data.shard(whole, remainder=remainder)
+    if kind == "files":
+        share = tf.data.TextLineDataset(share).map(lambda line: (tf.strings.to_number([line], tf.int32), [0.0]))
     if isinstance(share, tf.data.Dataset) and kind != "few_batches":
         share = share.batch(local)
     with kp.DataParallel().scope():
@@ -210,6 +213,30 @@ def count_shards(kind: str, remainder: str, folder: str | None = None) -> dict:
         "steps": int(model.optimizer.iterations.value),
         "asked": sorted(set(whole.asked)) if kind == "py_dataset" else None,
     }
+
+
+def files(folder: str) -> list[Path]:
+    """A file a row, with its number."""
+    names = [Path(folder) / f"row{number}.txt" for number in range(NUM_ROWS)]
+    for number, name in enumerate(names):
+        if not name.exists():
+            name.write_text(f"{number}\n")
+    return names
+
+
+def augmented(labels: str) -> list[str]:
+    """What a rank logs where a `map` adds other numbers on each rank, and labels are all other or all alike."""
+    import keras_par as kp
+    from tests.random_tasks import logged
+
+    x = np.ones((NUM_ROWS, 3), "float32")
+    y = np.arange(NUM_ROWS) % (NUM_ROWS if labels == "telling" else 1)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE).map(lambda x, y: (x + float(kp.rank()), y))
+    with logged() as messages, kp.DataParallel().scope():
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+        model.fit(data, epochs=2, verbose=0)
+    return [message for message in messages if "rows" in message]
 
 
 def count_slices(lengths: list[int]) -> dict:
@@ -253,14 +280,40 @@ def warnings_about(which: str) -> list[str]:
     """What each rank warns of when the ranks are given different data as if it were the same."""
     import keras_par as kp
 
-    keras.utils.set_random_seed(kp.rank() if which == "seed" else 1)
+    keras.utils.set_random_seed(kp.rank() if which in ("seed", "twice") else 1)
     x, y = columns()
     if which == "arrays":
         x = x[::-1] if kp.rank() else x
     data = {"arrays": lambda: {"x": x, "y": y, "batch_size": BATCH_SIZE, "shuffle": False}}.get(which, shuffled_dataset)
     if which == "same seed":
         data = shuffled_dataset
-    with warnings.catch_warnings(record=True) as caught, kp.DataParallel().scope():
-        warnings.simplefilter("always")
-        counter().fit(**data(), epochs=2, verbose=0)
-    return [str(warning.message) for warning in caught if "keras-par" in str(warning.message)]
+    from tests.random_tasks import logged
+
+    with logged() as messages, kp.DataParallel().scope():
+        for _ in range(1 + (which == "twice")):
+            counter().fit(**data(), epochs=2, verbose=0)
+    return [message for message in messages if "on rank 0" in message or "the same rows" in message]
+
+
+def unlike_loaders(how: str, marked: bool) -> list:
+    """How often two epochs use each row of a DataLoader whose order comes from generators that stand apart."""
+    import torch
+
+    import keras_par as kp
+    from tests.random_tasks import logged
+
+    keras.utils.set_random_seed(11)
+    torch.manual_seed(100 + kp.rank())
+    own = torch.Generator().manual_seed(200 + kp.rank())
+    data = torch.utils.data.TensorDataset(*map(torch.from_numpy, columns()))
+    given = {
+        "global": {"shuffle": True},
+        "own": {"shuffle": True, "generator": own},
+        "sampler": {"sampler": torch.utils.data.RandomSampler(data, generator=own)},
+    }[how]
+    loader = torch.utils.data.DataLoader(data, batch_size=6, **given)
+    with logged() as messages, kp.DataParallel().scope():
+        model = counter()
+        model.fit(kp.data.shard(loader) if marked else loader, epochs=2, verbose=0)
+    assert kp.size() > 1
+    return [model.get_layer("counts").get_weights()[0][:, 0].tolist(), messages]

@@ -80,6 +80,10 @@ METRICS = {
     "of rows": lambda: error_of_rows,
     "mean": lambda: mean_error,
     "Keras's": lambda: keras.metrics.MeanAbsoluteError(),
+    "correlation along rows": lambda: keras.metrics.PearsonCorrelation(axis=0),
+    "concordance along rows": lambda: keras.metrics.ConcordanceCorrelation(axis=0),
+    "cosine along rows": lambda: keras.metrics.CosineSimilarity(axis=0),
+    "dice": lambda: keras.losses.Dice(),
 }
 
 

@@ -290,3 +290,28 @@ def predictions(distributed: bool) -> dict:
         model.compile("sgd", "mse")
     x = rows(37)[0]
     return {"first": model.predict(x, batch_size=16, verbose=0), "second": model.predict(x, batch_size=8, verbose=0)}
+
+
+def seeded_late(folder: str) -> list[str]:
+    """What a package with a generator of its own gives that is imported behind `kp.init()`, twice."""
+    import importlib
+    import sys
+    from pathlib import Path
+
+    import keras_par as kp
+    from keras_par.distribution.seeds import seed_at_import
+
+    name = f"late_generator_{kp.rank()}"
+    lines = "import random", "own = random.Random()", "def manual_seed(seed):", "    own.seed(seed)"
+    (Path(folder) / f"{name}.py").write_text("\n".join(lines))
+    before = list(sys.meta_path)
+    sys.path.insert(0, folder)
+    try:
+        seed_at_import(name, 5)
+        numbers = [importlib.import_module(name).own.random()]
+        seed_at_import(name, 6)  # which comes too late
+        numbers.append(importlib.import_module(name).own.random())
+    finally:
+        sys.path.remove(folder)
+        sys.modules.pop(name, None)
+    return [*numbers, sys.meta_path == before]

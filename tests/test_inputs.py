@@ -10,7 +10,8 @@ from tests.input_kinds import BATCH_SIZE, GLOBAL, NUM_ROWS, write_images
 from tests.ranks.pool import REPOSITORY
 
 LAST = NUM_ROWS % BATCH_SIZE
-SHARDED = ("arrays", "nest", "frame", "dataset", "shuffled_dataset", "unknown_dataset", "py_dataset", "data_loader")
+SHARDED = ("arrays", "nest", "frame", "files", "dataset", "shuffled_dataset", "unknown_dataset", "py_dataset")
+SHARDED += ("data_loader",)
 
 SIZES = [pytest.param(2, marks=pytest.mark.slow), 3]  # 3 ranks share rows unevenly
 
@@ -77,8 +78,9 @@ def test_a_last_batch_with_fewer_rows_than_ranks_is_dropped_whole(kind, ranks):
 
 @pytest.mark.parametrize("kind", [*SHARDED, "generator", "few_batches"])
 @pytest.mark.parametrize("size", SIZES)
-def test_shards_of_the_user_exactly(kind, size, ranks):
-    results = ranks(size).run(input_kinds.count_shards, kind=kind, remainder="exact")
+def test_shards_of_the_user_exactly(kind, size, ranks, folder):
+    extra = {"folder": folder} if kind == "files" else {}
+    results = ranks(size).run(input_kinds.count_shards, kind=kind, remainder="exact", **extra)
     assert len(results) == size
     for result in results:
         assert set(result["counts"]) == {1.0 if kind == "generator" else 2.0}
@@ -92,8 +94,9 @@ def test_shards_of_the_user_exactly(kind, size, ranks):
 @pytest.mark.parametrize("kind", [kind for kind in SHARDED if kind != "unknown_dataset"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("remainder", ["wrap", "drop"])
-def test_shards_of_the_user_by_policy(kind, size, remainder, ranks):
-    results = ranks(size).run(input_kinds.count_shards, kind=kind, remainder=remainder)
+def test_shards_of_the_user_by_policy(kind, size, remainder, ranks, folder):
+    extra = {"folder": folder} if kind == "files" else {}
+    results = ranks(size).run(input_kinds.count_shards, kind=kind, remainder=remainder, **extra)
     assert len(results) == size
     deals_batches = kind in ("py_dataset", "data_loader")
     local = BATCH_SIZE // size
@@ -139,7 +142,22 @@ def test_ranks_that_read_different_data_are_named(which, size, ranks):
     first, *others = ranks(size).run(input_kinds.warnings_about, which=which)
     assert not any(others)
     names = "rank 1" if size == 2 else "ranks 1, 2"
-    assert first and all(f"on {names} than on rank 0" in message for message in first), first
+    assert len(first) == 2 and first[0] == first[1], first  # at once, and at the end of fit
+    assert f"on {names} than on rank 0" in first[0] and first[0].startswith("=" * 100)
+    assert {"seed": "give shuffles and splits the same seed", "arrays": "load the same arrays"}[which] in first[0]
+
+
+def test_a_second_model_s_other_rows_are_told_of_as_well(ranks):
+    first, second = ranks(2).run(input_kinds.warnings_about, which="twice")
+    assert len(first) == 4 and second == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"), [("telling", "the ranks the same rows, as their labels tell"), ("alike", "used twice or never")]
+)
+def test_augmentation_is_spoken_of_only_where_labels_show_that_rows_are_the_same(labels, said, ranks):
+    first, second = ranks(2).run(input_kinds.augmented, labels=labels)
+    assert len(first) == 2 and second == [] and said in first[0], first
 
 
 def test_the_same_data_is_not_complained_about(ranks):

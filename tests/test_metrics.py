@@ -7,7 +7,8 @@ from tests import metric_tasks
 from tests.compare import relative_distance
 from tests.ranks.pool import Failure, together
 
-EXACT = ("variable", "maximum, said", "of rows", "mean", "Keras's")
+ALONG = ("correlation along rows", "concordance along rows", "cosine along rows", "dice")
+EXACT = ("variable", "maximum, said", "of rows", "mean", "Keras's", *ALONG)
 WARNED = {
     "maximum": "say how the ranks' are combined, as by metric.across_ranks = {'peak': 'max'}",
     "moving mean": "say how the ranks' are combined, as by metric.across_ranks = {'value': 'mean'}",

@@ -1,5 +1,6 @@
 """Random numbers: dropout, noise and augmentation are one process's, and what cannot be is said."""
 
+import random
 import types
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from keras_par.checkpoint import snapshot
 from keras_par.plan.counters import seek, stream
-from tests import random_tasks
+from tests import input_kinds, random_tasks
 from tests.compare import log_distance, relative_distance
 from tests.random_cases import RANDOM_CASES
 from tests.ranks.pool import together
@@ -164,3 +165,17 @@ def test_seeds_of_checkpoints_that_had_one_for_each_rank_are_rank_0s(num_places)
 )
 def test_where_an_element_lies_in_a_stream_of_numbers(bits, rejects, first, found):
     assert seek(first, stream(bits, rejects)) == found
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("how", ["global", "own", "sampler"])
+def test_a_data_loader_deals_each_row_once_though_generators_stand_apart(how, marked, ranks):
+    for counts, messages in ranks(2).run(input_kinds.unlike_loaders, how=how, marked=marked):
+        assert set(counts) == {2.0}
+        assert not any("on rank 0" in message for message in messages), messages
+
+
+def test_a_generator_that_is_imported_late_begins_alike_on_all_ranks(ranks, tmp_path):
+    generator = random.Random(5)
+    expected = [generator.random(), generator.random(), True]
+    assert ranks(2).run(random_tasks.seeded_late, folder=str(tmp_path)) == [expected, expected]

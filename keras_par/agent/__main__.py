@@ -228,6 +228,8 @@ class Agent:
                 self._log.note(NOTES[kind], note)
             elif kind in ("failure", "leaving"):
                 self._failure = note
+            elif kind == "warning":
+                self._warn(note["text"])
             elif kind in TOLD:
                 self._channel.send({kind: note})
 

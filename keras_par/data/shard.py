@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 import types
 from typing import Any
 
@@ -32,6 +33,7 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
     | data | an element is | returns |
     |---|---|---|
     | tf.data.Dataset | what it yields | a dataset; batch it afterwards with the batch size of one rank |
+    | list of names of files | a name | a dataset of names |
     | array, DataFrame, dict or tuple of them | a row | a dataset of rows; shuffle and batch it afterwards |
     | keras.utils.PyDataset | a batch | a PyDataset, which loads its own batches only |
     | torch DataLoader | a batch | a DataLoader, which loads its own batches only |
@@ -40,7 +42,7 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
     Shard a tf.data.Dataset before it parses, decodes or maps, so that no rank does this for other ranks' rows, and
     shuffle before it only with a seed that all ranks share. Where there are at least as many files as ranks, shard
     the list of files, so that a rank does not even read other ranks' rows:
-    `tf.data.TFRecordDataset(kp.data.shard(tf.data.Dataset.from_tensor_slices(paths)))`.
+    `tf.data.TFRecordDataset(kp.data.shard(paths))`.
 
     Args:
         data: one of the kinds above, the same on every rank.
@@ -72,9 +74,17 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
         return shard_py_dataset(data, num_shards, shard_id, remainder)
     if is_data_loader(data):
         return shard_data_loader(data, num_shards, shard_id, remainder)
+    if is_list_of_files(data):
+        data = tf.data.Dataset.from_tensor_slices([os.fspath(name) for name in data])
     if isinstance(data, tf.data.Dataset):
         return shard_dataset(data, num_shards, shard_id, remainder)
     return shard_arrays(data, num_shards, shard_id, remainder)
+
+
+def is_list_of_files(data: Any) -> bool:
+    """True for names and paths, of which each is an element."""
+    is_list = isinstance(data, (list, tuple)) and bool(data)
+    return is_list and all(isinstance(name, (str, bytes, os.PathLike)) for name in data)
 
 
 def unknown_length(remainder: str) -> str:
@@ -128,8 +138,9 @@ def shard_arrays(arrays: Any, num_shards: int, shard_id: int, remainder: Remaind
     lengths = {len(leaf) for leaf in leaves if getattr(leaf, "shape", None)}
     if len(lengths) != 1 or not all(getattr(leaf, "shape", None) for leaf in leaves):
         raise ValueError(
-            f"keras-par: data.shard takes arrays of equally many rows, a tf.data.Dataset, a PyDataset, a DataLoader or "
-            f"a generator, not a {type(arrays).__name__} of other things or of arrays of lengths {sorted(lengths)}."
+            f"keras-par: data.shard takes arrays of equally many rows, names of files, a tf.data.Dataset, a "
+            f"PyDataset, a DataLoader or a generator, not a {type(arrays).__name__} of other things or of arrays of "
+            f"lengths {sorted(lengths)}."
         )
     numbers = numbers_of_shard(lengths.pop(), num_shards, shard_id, remainder)
 

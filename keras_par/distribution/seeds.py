@@ -1,6 +1,8 @@
 """Lets the random generators of a script that has set no seed begin alike on all ranks."""
 
 import hashlib
+import importlib.abc
+import importlib.util
 import json
 import logging
 import random
@@ -13,6 +15,7 @@ import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
+from keras_par.seam.feed import torch_order
 
 logger = logging.getLogger("keras_par")
 
@@ -40,7 +43,8 @@ def share(communicator: Communicator, seed: Seed) -> None:
 
     Generators that are alike have got the same seed, or none where they always begin alike, as torch's does. Those
     that differ are taken for unseeded, which only TensorFlow's tells. What the script sets later is kept. Costs two
-    all-gathers of some bytes a rank, and as many of rank 0's states where they differ.
+    all-gathers of some bytes a rank, and as many of rank 0's states where they differ. torch, which begins with another
+    number in each process, gets one that all ranks share when the script imports it later.
 
     Args:
         communicator: of all ranks.
@@ -51,6 +55,7 @@ def share(communicator: Communicator, seed: Seed) -> None:
     generators = global_generators()
     own = {each.name: digest(each.state()) for each in generators} | {TENSORFLOW: tensorflow_seed()}
     heard = communicator.all_gather_object(own, "kp.seed")
+    seed_at_import("torch", some_seed(heard[0]))
     names = [name for name in heard[0] if name != TENSORFLOW and differ([digests.get(name) for digests in heard])]
     if names:
         begin_as_rank_0(communicator, generators, names)
@@ -90,9 +95,8 @@ def differ(digests: list) -> bool:
 def global_generators() -> list[Generator]:
     """Those of Python, NumPy and, if the script has imported it, torch; Keras draws its seeds from Python's."""
     found = [Generator("Python", random.getstate, set_python), Generator("NumPy", numpy_state, set_numpy)]
-    torch = sys.modules.get("torch")
-    if hasattr(torch, "get_rng_state"):
-        found.append(Generator("torch", lambda: torch.get_rng_state().tolist(), set_torch))  # type: ignore[union-attr]
+    if torch_order.global_state() is not None:
+        found.append(Generator("torch", torch_order.global_state, torch_order.set_global_state))
     return found
 
 
@@ -116,10 +120,32 @@ def tensorflow_seed() -> int | None:
     return None if seed == UNSET_SEED else seed
 
 
-def set_torch(state) -> None:
-    import torch
+def seed_at_import(name: str, seed: int) -> None:
+    """Lets a package begin with `manual_seed(seed)` once it is imported; does nothing if it has been."""
+    if name not in sys.modules:
+        sys.meta_path.insert(0, Seeding(name, seed))
 
-    torch.set_rng_state(torch.tensor(state, dtype=torch.uint8))
+
+class Seeding(importlib.abc.MetaPathFinder):
+    """Finds one package as the others do, and seeds it behind its import; see `seed_at_import`."""
+
+    def __init__(self, name: str, seed: int):
+        self._name, self._seed = name, seed
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self._name or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_seed(module):
+                execute(module)
+                module.manual_seed(self._seed)
+
+            spec.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
+        return spec
 
 
 def some_seed(digests: dict) -> int:

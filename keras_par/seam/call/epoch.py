@@ -146,7 +146,7 @@ class ShardedEpochIterator(TFEpochIterator):
             num_read = self._read[-1]
             yield begin_step, end_step, iterator
             if is_first:
-                self._compare(num_read)
+                self._compare(num_read, is_end=False)
             # After an epoch's last step Keras makes an iterator, and at the next one's begin another. To make one that
             # cuts takes some 20 ms; this one is only needed for the seeds.
             self._is_spare = self._run is not None and self.steps_per_epoch is None
@@ -199,9 +199,9 @@ class ShardedEpochIterator(TFEpochIterator):
             self._stand_in = zeros(self._distributed_dataset.element_spec)
         return [maybe_empty(batch, True) for batch in batches] + [maybe_empty(self._stand_in, False)] * missing
 
-    def _compare(self, num_read: int) -> None:
+    def _compare(self, num_read: int, is_end: bool = True) -> None:
         if self._run is not None and num_read:
-            self._run.same_so_far(self._source, num_read)
+            self._run.same_so_far(self._source, num_read, is_end)
 
 
 _made: contextvars.ContextVar[list[weakref.ref]] = contextvars.ContextVar("keras_par_epochs")

@@ -6,6 +6,7 @@ from keras import tree
 
 from keras_par.plan.options import Options
 from keras_par.seam.models.binding import Binding, optimizers_of
+from keras_par.seam.rows.mixing import mixing
 from keras_par.seam.step.metrics import layers
 from keras_par.seam.step.normalization import is_synchronized
 from keras_par.sharding.step import Step
@@ -60,6 +61,18 @@ def say_what_is_inexact(step: Step, model: keras.Model, batch, is_own: bool) -> 
             "%s squares gradients of looked-up rows one by one, and run_eagerly=True hides which of them one process "
             "has once for all ranks, as those of positions and of sparse inputs: train without it to have the same",
             type(squaring[0]).__name__,
+        )
+
+
+def say_what_mixes_rows(step: Step) -> None:
+    """Logs on rank 0 that a step which has been traced brings rows of a rank together, and no others."""
+    found = None if step.communicator.size == 1 or step.rows is None else mixing(step.rows)
+    if found is not None:
+        step.say(
+            "the step %s rows of the batch%s, each rank its own, so that they meet other rows than in one process: do "
+            "it in the input, where batches are whole, as by dataset.batch(n).map, or take the rows of all ranks by "
+            "kp.ops.all_gather",
+            *found,
         )
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.comm.measuring import MeasuringCommunicator
-from keras_par.seam.feed.shards import first_leaf, num_rows
+from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.together import run as runs
 
 ATTRIBUTE = "_keras_par_meter"
@@ -97,7 +97,7 @@ def counted(model: keras.Model):
 
     @functools.wraps(train_step)
     def counting(data):
-        count(model, num_rows(first_leaf(data)))
+        count(model, num_rows(counting_part(data)))
         return train_step(data)
 
     return counting

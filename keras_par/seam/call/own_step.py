@@ -40,7 +40,9 @@ def shapes_explained(model: keras.Model, method: str, num_shards: int):
         if is_about_shapes and not isinstance(error, AgreedError):
             error.add_note(
                 f"keras-par: {method} of '{model.name}' sees this rank's rows of a batch, which {num_shards} ranks "
-                "divide: where it, or a layer, needs a constant batch size, use kp.local_batch_size(batch_size)."
+                "divide: where it, or a layer, needs a constant batch size, use kp.local_batch_size(batch_size); where "
+                "rows belong together, as the nodes of a graph, make each graph one row of a batch of graphs, or give "
+                "every rank whole graphs, by kp.DataParallel(auto_shard_dataset=False)."
             )
         raise
 

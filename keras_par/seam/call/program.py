@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
 from keras_par.seam.call import meter
-from keras_par.seam.call.inexact import say_what_is_inexact
+from keras_par.seam.call.inexact import say_what_is_inexact, say_what_mixes_rows
 from keras_par.seam.call.own_step import shapes_explained, with_rows
-from keras_par.seam.feed.shards import KINDS, EvenShard, Part, ThinShard, cut, first_leaf, num_rows
+from keras_par.seam.feed.row_parts import counting_part, num_rows
+from keras_par.seam.feed.shards import KINDS, EvenShard, Part, ThinShard, cut
 from keras_par.seam.models.binding import Binding
 from keras_par.seam.rows import row_slices
 from keras_par.seam.rows.batch_rows import batch_rows, compiled_rows
@@ -67,7 +68,9 @@ class Program:
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
                 meter.count(model, total)
             with binding.scope(), step.current(), guard:
-                return self.run(step, data.batch)
+                logs = self.run(step, data.batch)
+            say_what_mixes_rows(step)
+            return logs
 
 
 class Direct(Program):
@@ -150,9 +153,9 @@ def is_stock(step_function) -> bool:
 def rows_of(communicator: Communicator, data) -> tuple:
     """The batch's rows here and on all ranks; where only the ranks know these, it costs one all-reduce of a number."""
     if isinstance(data, EvenShard):
-        local = first_leaf(data.batch).shape[0]
+        local = counting_part(data.batch).shape[0]
         return local, local * communicator.size
-    local = num_rows(first_leaf(data.batch)) if isinstance(data, Part) else data.local
+    local = num_rows(counting_part(data.batch)) if isinstance(data, Part) else data.local
     if isinstance(data, Part) or data.total is None:
         [total] = communicator.all_reduce([local], "kp.rows")
         return local, total

@@ -14,6 +14,7 @@ from keras_par.seam.call.beats import Beats
 from keras_par.seam.call.own_step import require_stock_makers
 from keras_par.seam.callbacks import loggers, memories
 from keras_par.seam.callbacks.stock_callbacks import acts_on_all_ranks
+from keras_par.seam.feed.row_parts import complaint_in
 from keras_par.seam.models import binding as bindings
 from keras_par.seam.models import packages
 from keras_par.seam.models.compiled import plain_settings
@@ -153,12 +154,13 @@ def told(call):
     """The result of `call`; an error in it reaches the other ranks before it is raised here."""
     try:
         return call()
-    except Exception as error:
+    except Exception as caught:
+        error = complaint_in(caught) or caught
         heartbeat.current().enter(heartbeat.SCRIPT)  # the ranks tell each other for some seconds
         shared = failures.explain(error)
-        if shared is error:
+        if shared is caught:
             raise
-        raise shared from error
+        raise shared from (caught if shared is error else error)
 
 
 def metrics_result(original):

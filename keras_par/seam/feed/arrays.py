@@ -11,7 +11,8 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import num_wrapped, row_range
-from keras_par.seam.feed.shards import as_it_is, num_rows, shard_of
+from keras_par.seam.feed.row_parts import num_rows
+from keras_par.seam.feed.shards import as_it_is, shard_of
 
 SAMPLED_ROWS = 64  # how many rows of an array are looked at to see whether the ranks have the same
 

@@ -5,7 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.seam.feed.shards import num_rows, take
+from keras_par.seam.feed.row_parts import num_rows
+from keras_par.seam.feed.shards import take
 
 KINDS = (tf.RaggedTensor, tf.SparseTensor)
 

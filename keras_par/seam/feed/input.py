@@ -10,14 +10,24 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
 
 from keras_par.plan.options import Remainder
 from keras_par.seam.feed.arrays import checksum, cut_arrays, is_dense, row_numbers, seeded
 from keras_par.seam.feed.marks import is_marked
 from keras_par.seam.feed.py_dataset import InOrder
+from keras_par.seam.feed.row_parts import History, counting_part, has_dims, num_rows, targets_of
 from keras_par.seam.feed.same_data import Digest
-from keras_par.seam.feed.shards import Part, as_it_is, cut, first_leaf, num_rows
+from keras_par.seam.feed.shards import Part, as_it_is, cut
 from keras_par.seam.table.keras_names import has
+
+ADVICE = {
+    "ArrayData": "make or load the same arrays on every rank",
+    "GeneratorData": "seed the numbers that the generator draws alike on every rank, as np.random.default_rng(0) does",
+    "PyDataset": "let its __getitem__ return the same rows for the same index on every rank",
+    "TFDataset": "list its files in the same order, and give shuffles and splits the same seed, on every rank",
+    "TorchDataLoader": "let its data set, sampler and workers draw from torch's generator, or seed others alike",
+}
 
 
 class Source:
@@ -33,7 +43,8 @@ class Source:
     def __init__(self, adapter: DataAdapter, given: Any, auto_shard: bool = True, remainder: Remainder = "exact"):
         self.adapter = adapter
         self.remainder = remainder
-        self.is_sharded = not auto_shard or is_marked(given)
+        self._is_dealt = is_marked(given)
+        self.is_sharded = not auto_shard or self._is_dealt
         self.is_array = isinstance(adapter, ArrayDataAdapter) and is_dense(adapter._inputs)
         self.kind = f"{type(adapter).__name__.removesuffix('Adapter')}{' of dense arrays' if self.is_array else ''}"
         self.num_batches: int | None = adapter.num_batches
@@ -44,7 +55,7 @@ class Source:
         self._dataset = adapter.get_tf_dataset() if isinstance(adapter, TFDatasetAdapter) else None
         if isinstance(self._dataset, tf.data.Dataset):
             self.is_infinite = int(self._dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
-            self.batch_size = None if has_scalars(self._dataset) else batch_size(self._dataset)
+            self.batch_size = None if is_unbatched(self._dataset) else batch_size(self._dataset)
         elif isinstance(adapter, PyDatasetAdapter):
             self.is_infinite = adapter.num_batches is None
 
@@ -68,6 +79,17 @@ class Source:
         shuffles = isinstance(self.adapter, PyDatasetAdapter) and self.adapter.shuffle and not self.is_infinite
         return random.getstate() if shuffles and not has("3.16") else None  # since then by the epoch's number alone
 
+    @property
+    def loader(self) -> Any:
+        """The DataLoader whose order comes from torch's generators, which are to stand as rank 0's; None for others."""
+        is_common = not self.is_sharded or self._is_dealt
+        return self.adapter._dataloader if is_common and isinstance(self.adapter, TorchDataLoaderAdapter) else None
+
+    @property
+    def advice(self) -> str:
+        """What gives all ranks the same rows of such an input."""
+        return ADVICE[type(self.adapter).__name__.removesuffix("Adapter")]
+
     def complaint(self, num_ranks: int) -> str | None:
         """One sentence about why this input cannot be trained on by `num_ranks`, or None."""
         if isinstance(self._dataset, tf.distribute.DistributedDataset):
@@ -75,7 +97,7 @@ class Source:
                 "the dataset was distributed by a strategy of tf.distribute, so that it cannot be cut for the ranks: "
                 "use the tf.data.Dataset that it was made from."
             )
-        if self._dataset is not None and has_scalars(self._dataset):
+        if self._dataset is not None and is_unbatched(self._dataset):
             return "the dataset has scalar elements, so it is not batched: add .batch(global_batch_size) to it."
         is_small = self.batch_size is not None and self.batch_size < num_ranks
         if is_small and not self.is_sharded and self.remainder == "drop":
@@ -118,13 +140,14 @@ class Source:
         if self.is_sharded:
             return self._ahead(dataset.map(as_it_is(lambda *element: Part(whole(dataset, element)))))
         if self.remainder == "drop":
-            dataset = dataset.filter(as_it_is(lambda *element: num_rows(first_leaf(element)) >= num_shards))
+            dataset = dataset.filter(as_it_is(lambda *element: num_rows(counting_part(element)) >= num_shards))
         self.digest = digest = Digest()
+        history = History(dataset.element_spec)
 
         @as_it_is
         def cut_noted(index, batch):
             digest.note(index, batch)
-            return cut(batch, num_shards, shard_id, self.remainder)
+            return cut(batch, num_shards, shard_id, self.remainder, history)
 
         return self._ahead(dataset.enumerate().map(cut_noted))
 
@@ -151,10 +174,14 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def has_scalars(dataset: tf.data.Dataset) -> bool:
-    """True if a part of each element has no dims, so that it cannot be a batch."""
-    shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(dataset.element_spec)]
-    return any(shape is not None and shape.rank == 0 for shape in shapes)
+def is_unbatched(dataset: tf.data.Dataset) -> bool:
+    """True if the targets, or all parts of each element, have no dims, so that it cannot be a batch."""
+    targets = targets_of(dataset.element_spec)
+    parts = [
+        [spec for spec in tf.nest.flatten(nest) if getattr(spec, "shape", None) is not None]
+        for nest in (targets, dataset.element_spec)
+    ]
+    return any(each and not any(map(has_dims, each)) for each in parts)
 
 
 def batch_size(dataset: tf.data.Dataset) -> int | None:
@@ -164,6 +191,8 @@ def batch_size(dataset: tf.data.Dataset) -> int | None:
     """
     from tensorflow.python.data.experimental.ops.distribute import compute_batch_size
 
+    if not all(map(has_dims, tf.nest.flatten(dataset.element_spec))):
+        return None
     size = int(compute_batch_size(dataset))
     return size if size > 0 else None
 

@@ -7,6 +7,7 @@ from keras import tree
 
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import num_wrapped, row_range
+from keras_par.seam.feed.row_parts import Flag, History, counting_part, is_like, num_rows, parts_with_rows
 
 # "exact": ranks may have unequal numbers of rows, which are weighted. "wrap": the batch's first rows are read again
 # until every rank has as many. "drop": the rows that the number of ranks does not divide are left out.
@@ -61,18 +62,25 @@ def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Sh
 
 def maybe_empty(part: Part, has_rows: bool) -> ThinShard:
     """A rank's own batch, or with `has_rows` False its stand-in for the batch it does not have."""
-    local = num_rows(first_leaf(part.batch)) if has_rows else tf.constant(0, tf.int64)
+    local = num_rows(counting_part(part.batch)) if has_rows else tf.constant(0, tf.int64)
     return ThinShard(part.batch, tf.cast(local, tf.int64), None, tf.constant(has_rows))
 
 
 def first_row(part: Part) -> Part:
-    """The first row of a part, to stand in where a rank has no batch."""
-    return Part(tree.map_structure(lambda leaf: leaf if leaf is None else take(leaf, 0, 1), part.batch))
+    """The first row of a part, to stand in where a rank has no batch; what is no rows stays whole."""
+    first = counting_part(part.batch)
+    return Part(tree.map_structure(lambda leaf: take(leaf, 0, 1) if is_like(leaf, first) else leaf, part.batch))
 
 
 def zeros(spec: Part) -> Part:
     """One row of zeros and empty strings of a part's type, with 1 for each size that the type leaves open."""
-    return Part(tree.map_structure(zero_row, spec.batch))
+    first = counting_part(spec.batch)
+    return Part(tree.map_structure(lambda leaf: zero_row(leaf) if is_like(leaf, first) else all_zero(leaf), spec.batch))
+
+
+def all_zero(spec: tf.TypeSpec):
+    """Zeros for what is no rows."""
+    return tf.zeros([size or 1 for size in spec.shape], spec.dtype) if isinstance(spec, tf.TensorSpec) else None
 
 
 def zero_row(spec: tf.TypeSpec):
@@ -91,23 +99,38 @@ def zero_row(spec: tf.TypeSpec):
 as_it_is = tf.autograph.experimental.do_not_convert
 
 
-def cut(batch: Any, num_shards: int, shard_id: int, remainder: Remainder = "exact") -> EvenShard | Shard | ThinShard:
-    """This rank's contiguous rows of a global batch, a nest of tensors (dense, ragged or sparse) and Nones."""
+def cut(
+    batch: Any, num_shards: int, shard_id: int, remainder: Remainder = "exact", history: History | None = None
+) -> EvenShard | Shard | ThinShard:
+    """This rank's contiguous rows of a global batch, a nest of tensors (dense, ragged or sparse) and Nones.
+
+    Parts that do not have the batch's rows stay whole, see `parts_with_rows`.
+    """
     batch = tree.map_structure(none_for_optional, batch)
-    first = first_leaf(batch)
+    first = counting_part(batch)
     known = first.shape[0]
     total = known if known is not None else num_rows(first)
+    flags = parts_with_rows(batch, total, history)
     if remainder != "exact" and not (known is not None and known % num_shards == 0):
-        batch, total = evened(batch, total, num_shards, remainder)
+        batch, total = evened(batch, flags, total, num_shards, remainder)
     start, stop = row_range(total, num_shards, shard_id)
     even = isinstance(first, tf.Tensor) and known is not None and known > 0 and known % num_shards == 0
     thin = remainder == "exact" and (known is None or known < num_shards)
     end = tf.maximum(stop, start + 1) if thin else stop
-    rows = tree.map_structure(lambda leaf: leaf if leaf is None else take(leaf, start, end), batch)
-    return shard_of(rows, stop - start, total, even, thin)
+    leaves = [part(*each, start, end) for each in zip(tree.flatten(batch), flags, strict=True)]
+    return shard_of(tree.pack_sequence_as(batch, leaves), stop - start, total, even, thin)
 
 
-def evened(batch: Any, total, num_shards: int, remainder: Remainder) -> tuple[Any, Any]:
+def part(leaf, flag: Flag, start, end):
+    """Rows [start, end) of a part that has the batch's rows, all of another."""
+    if isinstance(flag, bool):
+        return take(leaf, start, end) if flag else leaf
+    zero, own = tf.constant(0, tf.int64), num_rows(leaf)
+    start, end = tf.cast(start, tf.int64), tf.cast(end, tf.int64)
+    return take(leaf, tf.where(flag, start, zero), tf.where(flag, end, own))
+
+
+def evened(batch: Any, flags: list[Flag], total, num_shards: int, remainder: Remainder) -> tuple[Any, Any]:
     """The batch with rows repeated or dropped until `num_shards` divides their number, and that number.
 
     Raises:
@@ -121,25 +144,19 @@ def evened(batch: Any, total, num_shards: int, remainder: Remainder) -> tuple[An
         raise ValueError(
             "keras-par: remainder='wrap' cannot repeat the rows of a sparse tensor: use 'exact' or 'drop'."
         )
-    return tree.map_structure(lambda leaf: leaf if leaf is None else tf.gather(leaf, numbers), batch), wrapped
+
+    def repeated(leaf, flag: Flag):
+        if isinstance(flag, bool):
+            return tf.gather(leaf, numbers) if flag else leaf
+        return tf.gather(leaf, tf.cond(flag, lambda: numbers, lambda: tf.range(num_rows(leaf))))
+
+    leaves = [repeated(*each) for each in zip(tree.flatten(batch), flags, strict=True)]
+    return tree.pack_sequence_as(batch, leaves), wrapped
 
 
 def none_for_optional(leaf):
     """None for the empty Optional by which Keras carries a missing part of a generator's batch through tf.data."""
     return None if isinstance(leaf, tf.experimental.Optional) else leaf
-
-
-def first_leaf(batch: Any):
-    """The first part of a batch, whose rows are counted."""
-    return next(leaf for leaf in tree.flatten(batch) if leaf is not None)
-
-
-def num_rows(leaf) -> tf.Tensor:
-    if isinstance(leaf, tf.RaggedTensor):
-        return leaf.nrows()
-    if isinstance(leaf, tf.SparseTensor):
-        return leaf.dense_shape[0]
-    return tf.shape(leaf, out_type=tf.int64)[0]
 
 
 def take(leaf, start, stop):

@@ -11,7 +11,8 @@ from tensorflow.python.framework import tensor_util
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.differentiable import kept
 from keras_par.plan.rows import row_range
-from keras_par.seam.feed.shards import Part, ThinShard, first_leaf, num_rows
+from keras_par.seam.feed.row_parts import counting_part, is_like, num_rows
+from keras_par.seam.feed.shards import Part, ThinShard
 from keras_par.seam.rows.row_dims import ALIKE, BRANCHES, OTHER, UNSURE, Known, RowDims, Rows, is_symbolic
 from keras_par.sharding.tensor import ShardedTensor
 
@@ -199,7 +200,7 @@ def batch_rows(communicator: Communicator, data, total, name: Callable[[str], st
         name: gives collectives of the step a name.
         gathers_rows: True if an all-gather joins the rows of all ranks.
     """
-    leaf = first_leaf(data.batch)
+    leaf = counting_part(data.batch)
     static = leaf.shape[0] if isinstance(leaf, tf.Tensor) else None
     here = num_rows(leaf) if static is None else static
     if tf.executing_eagerly():
@@ -213,16 +214,23 @@ def batch_rows(communicator: Communicator, data, total, name: Callable[[str], st
         first = kept(tf.reduce_sum(counts[: communicator.rank]), counts)
         return int(first) if tf.executing_eagerly() else first
 
-    leaves = [each for each in tree.flatten(data.batch) if isinstance(each, tf.Tensor) and each.shape.rank]
-    return BatchRows(here, total, start, leaves, gathers_rows)
+    rows = BatchRows(here, total, start, tensors_like(leaf, data.batch), gathers_rows)
+    for each in tree.flatten(data.batch):
+        if is_symbolic(each) and not is_like(each, leaf):
+            rows.dims.note(each, ALIKE)
+    return rows
 
 
 def compiled_rows(batch, total, start) -> BatchRows:
     """The rows of a step that XLA compiles, whose function takes them as arguments."""
-    leaf = first_leaf(batch)
+    leaf = counting_part(batch)
     here = num_rows(leaf) if leaf.shape[0] is None else leaf.shape[0]
-    leaves = [each for each in tree.flatten(batch) if isinstance(each, tf.Tensor) and each.shape.rank]
-    return BatchRows(here, total, lambda: start, leaves)
+    return BatchRows(here, total, lambda: start, tensors_like(leaf, batch))
+
+
+def tensors_like(leaf, batch) -> list[tf.Tensor]:
+    """The dense parts of a batch that may have the rows of `leaf`."""
+    return [each for each in tree.flatten(batch) if isinstance(each, tf.Tensor) and is_like(each, leaf)]
 
 
 def predicted_rows(communicator: Communicator, data, total, state: tf.Variable, gathers_rows: bool) -> BatchRows:

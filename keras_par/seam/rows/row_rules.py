@@ -103,6 +103,25 @@ def sliced(op: Any, dim: int) -> int | None:
     return result + dim - at
 
 
+def stride_at(op: Any, dim: int) -> int:
+    """The stride of a slice in one dim, 1 if it is not known."""
+    strides, rank = constant(op.inputs[3]), op.inputs[0].shape.rank
+    if strides is None or rank is None:
+        return 1
+    new, ellipsis = op.get_attr("new_axis_mask"), op.get_attr("ellipsis_mask")
+    given = len(strides) - bin(new | ellipsis).count("1")
+    at = 0
+    for entry in range(len(strides)):
+        bit = 1 << entry
+        if new & bit:
+            continue
+        size = rank - given if ellipsis & bit else 1
+        if at <= dim < at + size:
+            return 1 if ellipsis & bit else int(strides[entry])
+        at += size
+    return 1
+
+
 def padded(op: Any, dim: int) -> int | None:
     pads = constant(op.inputs[1])
     return -1 if pads is None else None if pads[dim].any() else dim

@@ -14,6 +14,7 @@ from keras.src.trainers.compile_utils import CompileMetrics, MetricsList
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.seam.table.keras_names import find
 from keras_par.sharding import step as steps
+from keras_par.sharding.names import numbered
 from keras_par.sharding.views import local_view
 
 # How metrics say that their variables are combined: by Keras's `aggregation` of a variable, which is "sum" unless said
@@ -21,6 +22,7 @@ from keras_par.sharding.views import local_view
 ACROSS_RANKS = "across_ranks"
 OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean", "max": "max", "min": "min"}
 FIRST, LOCAL = "first", "none"
+OF_WHOLE_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
 
 
 def mean_update_state(original):
@@ -42,6 +44,41 @@ def mean_update_state(original):
         return original(self, values, sample_weight)
 
     return replacement
+
+
+def wrapper_update_state(original):
+    """Gives a function of Keras's that works along the batch all ranks' rows, of which each rank's value is the whole.
+
+    It counts with the rank's share. Costs one all-gather for each argument.
+    """
+
+    def replacement(self, y_true, y_pred, sample_weight=None):
+        step = steps.current()
+        if step is None or step.compiled or step.communicator.size == 1 or not works_along_rows(self, y_pred):
+            return original(self, y_true, y_pred, sample_weight)
+
+        def gathered(rows):
+            rows = tf.convert_to_tensor(rows)
+            rows = rows[: step.local] if step.thin else rows
+            return step.communicator.all_gather(rows, numbered("metric"))
+
+        y_true, y_pred = gathered(y_true), gathered(y_pred)
+        share = step.share(self.dtype)
+        if sample_weight is not None:
+            share = share * tf.cast(gathered(sample_weight), self.dtype)
+        return original(self, y_true, y_pred, share)
+
+    return replacement
+
+
+def works_along_rows(metric: keras.metrics.Metric, y_pred) -> bool:
+    """True for a function of Keras's with an axis that is the batch's, or that takes the batch as a whole."""
+    function = getattr(metric._fn, "fn", metric._fn)
+    axis = getattr(metric._fn, "_fn_kwargs", metric._fn_kwargs).get("axis")
+    if axis is None:
+        return function in OF_WHOLE_BATCHES
+    rank = len(y_pred.shape)
+    return any(each % rank == 0 for each in (axis if isinstance(axis, (list, tuple)) else [axis]))
 
 
 def global_logs(

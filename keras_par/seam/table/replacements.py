@@ -171,6 +171,11 @@ LAYERS = (
         "keras.src.metrics.reduction_metrics:Mean.update_state", "step.metrics:mean_update_state", "to weight losses"
     ),
     Patch(
+        "keras.src.metrics.reduction_metrics:MeanMetricWrapper.update_state",
+        "step.metrics:wrapper_update_state",
+        "to give metrics along the batch all rows",
+    ),
+    Patch(
         "keras.src.layers.normalization.batch_normalization:BatchNormalization._moments",
         "step.normalization:moments",
         "to synchronize it",

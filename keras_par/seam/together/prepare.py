@@ -139,7 +139,8 @@ def symbol(spec):
     if not hasattr(spec, "shape"):
         return None
     sparse = isinstance(spec, tf.SparseTensorSpec)
-    return keras.KerasTensor([None, *spec.shape[1:]], spec.dtype.name, sparse=sparse)
+    shape = [] if spec.shape.rank == 0 else [None, *spec.shape[1:]]
+    return keras.KerasTensor(shape, spec.dtype.name, sparse=sparse)
 
 
 def compare(binding: Binding, model: keras.Model, variables: list[keras.Variable]) -> None:

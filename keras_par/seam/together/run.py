@@ -18,7 +18,8 @@ from keras_par.plan.fingerprint import first_unequal
 from keras_par.plan.options import Remainder
 from keras_par.seam.feed.arrays import checksum, global_seed
 from keras_par.seam.feed.input import Source
-from keras_par.seam.feed.same_data import warn_if_unequal, warn_of_other_rows
+from keras_par.seam.feed.same_data import difference, other_rows, tell
+from keras_par.seam.feed.torch_order import begin_as_rank_0, digest_of
 from keras_par.seam.models.binding import Binding, optimizers_of
 from keras_par.seam.models.callback import Callback, trait
 from keras_par.seam.models.same_weights import require_same_weights
@@ -63,6 +64,7 @@ class Run:
         self.heard: list[dict[str, str | None]] = []
         self.weight: tf.Tensor | None = None  # this rank's, in the newest logs of a step of the user's own
         self._started = False
+        self._complaints: dict[str, str] = {}  # of its inputs, with what to do
 
     def __enter__(self) -> "Run":
         self._token = _current.set(self)
@@ -93,7 +95,9 @@ class Run:
         if not self._started:
             self.heard = [answer["files"] for answer in answers]
             warn_of_other_paths(self.communicator, self.heard)
-        warn_if_unequal(self.communicator, [answer["rows"] for answer in answers], "there are other arrays")
+        self._complain(source, other_rows([answer["rows"] for answer in answers], "there are other arrays"))
+        if source.loader is not None and len({answer["torch"] for answer in answers}) > 1:
+            begin_as_rank_0(self.communicator, source.loader)
         seeds = [answer["seed"] for answer in answers]
         shuffle_seed = seeds[0] if len(set(seeds)) > 1 else None
         data = self.binding.data
@@ -112,11 +116,24 @@ class Run:
         largest = None if None in counts else max(counts)
         return Opened(dataset, largest if source.is_sharded else source.num_batches, end)
 
-    def same_so_far(self, source: Source, num_batches: int) -> None:
-        """Warns if the ranks have read different data. Costs two all-gathers of a few bytes."""
+    def same_so_far(self, source: Source, num_batches: int, is_end: bool) -> None:
+        """Says so if the ranks have read different data. Costs two all-gathers of a few bytes."""
         if source.digest is not None:
             read = self.communicator.all_gather_object(source.digest.after(num_batches), "kp.same_data")
-            warn_of_other_rows(self.communicator, read)
+            self._complain(source, difference(read, is_end))
+
+    def _complain(self, source: Source, said: str | None) -> None:
+        """Tells on rank 0 of an input, once in this call."""
+        if said is not None and said not in self._complaints:
+            self._complaints[said] = source.advice
+            if self.communicator.rank == 0:
+                tell(said, source.advice)
+
+    def complain_again(self) -> None:
+        """Tells at the end of a call what may be lost between the lines of its epochs. Costs nothing."""
+        if self.communicator.rank == 0:
+            for said, advice in self._complaints.items():
+                tell(said, advice)
 
     def open_batch(self, batch) -> None:
         """Prepares the model before its first `*_on_batch`, whose `batch` is global.
@@ -171,6 +188,7 @@ class Run:
             "seed": global_seed(),
             "order": source.order if self.communicator.rank == 0 else None,
             "rows": source.checksum(),
+            "torch": None if source.loader is None else digest_of(source.loader),
         }
 
 
@@ -205,7 +223,7 @@ class Opened:
     end: End
 
 
-NEED_NOT_BE_EQUAL = ("turn", "may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows")
+NEED_NOT_BE_EQUAL = ("turn", "may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows", "torch")
 
 
 def say_what_is_odd(source: Source, counts: list[int | None], num_ranks: int) -> None:
@@ -286,6 +304,7 @@ class StopTogether(Callback):
         run = current()
         if run is not None:
             require_same_weights(run.binding, self.model)
+            run.complain_again()
             run.communicator.barrier("kp.train_end")
 
     def on_train_batch_end(self, batch, logs=None):
