@@ -152,11 +152,12 @@ def unlike_sentences(which: str) -> list[str]:
             which, [keras.layers.BatchNormalization()] if which in ("batchnorm", "unsynchronized") else []
         )
         extra += [Shuffling()] if which == "order" else [LookingUp()] if which == "function" else []
-        extra += looping() if which == "loop" else [Normalizing()] if which == "normalizing function" else []
+        extra += looping() if which == "loop" else []
         is_sparse = which in ("sparse", "eager")
         inputs = keras.layers.Input((8,), sparse=is_sparse)
         outputs = keras.Sequential([keras.layers.Dense(16), *extra, keras.layers.Dense(3)])(inputs)
-        model = compiled("adam", keras.Model(inputs, outputs), run_eagerly=which == "eager")
+        kind = Normalizing if which == "normalizing function" else keras.Model
+        model = compiled("adam", kind(inputs, outputs), run_eagerly=which == "eager")
         given = tf.data.Dataset.from_tensor_slices((x, y)).batch(32, drop_remainder=True)
         given = given.map(lambda x, y: (tf.sparse.from_dense(x), y)) if is_sparse else given
         given = given.filter(lambda *_: True) if which == "unknown length" else given
@@ -201,16 +202,21 @@ class LookingUp(keras.layers.Layer):
         return x + tf.reduce_sum(self.look_up(), 0)
 
 
-class Normalizing(keras.layers.Layer):
-    """Normalizes in a function of its own."""
+class Normalizing(keras.Model):
+    """Normalizes in a function that its step calls."""
 
-    def build(self, shape):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self.norm = keras.layers.BatchNormalization()
-        self.norm.build(shape)
+        self.norm.build((None, 3))
         self.function = tf.function(lambda x: self.norm(x, training=True))
 
-    def call(self, x):
-        return self.function(x)
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self.function(self(x, training=True)))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
 
 
 class NormedCell(keras.layers.Layer):

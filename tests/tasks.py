@@ -537,12 +537,12 @@ def unknown_and_unequal() -> int:
     return int(model.optimizer.iterations.value)
 
 
-def custom_jit_warns() -> list:
-    """The warnings of a jit-compiled model with a training step of its own."""
-    from tests.cases import OwnStep, arrays, crossentropy
+def jit_warnings(kind: str) -> list:
+    """The warnings of a jit-compiled model with a training step of its own, or one that normalizes by batches."""
+    from tests.cases import OwnStep, arrays, crossentropy, network
 
-    with strategy_scope(True):
-        model = OwnStep()
+    with strategy_scope(True, sync_batch_norm=kind != "unsynchronized"):
+        model = OwnStep() if kind == "own step" else network(keras.layers.BatchNormalization())
         model.compile("sgd", crossentropy(), jit_compile=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

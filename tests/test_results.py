@@ -126,6 +126,16 @@ def test_small_buckets_change_nothing(ranks):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_compiled_step_of_the_users_own_warns(ranks):
-    for messages in ranks(2).run(tasks.custom_jit_warns):
-        assert any("jit_compile=True is ignored" in message for message in messages)
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("own step", "it has a train_step of its own"),
+        ("normalization", "normalizes by the rows of all ranks"),
+        ("unsynchronized", None),
+    ],
+)
+def test_a_step_that_xla_cannot_compile_runs_without_it_and_warns(kind, reason, ranks):
+    for messages in ranks(2).run(tasks.jit_warnings, kind=kind):
+        ignored = [message for message in messages if "jit_compile=True is ignored" in message]
+        assert len(ignored) == (reason is not None), messages
+        assert reason is None or reason in ignored[0]

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 # The names of TensorFlow's private classes of graphs that run many times, whose runs could overlap.
 LOOPS = ("WhileBodyFuncGraph", "WhileCondFuncGraph")
+BRANCH = "CondBranchFuncGraph"
 
 _numbers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # graph -> kind -> iterator of numbers
 
@@ -58,6 +59,12 @@ def is_in_loop() -> bool:
     """True where a graph is traced that runs many times within a step, or within a function of the user's."""
     graphs = [] if tf.executing_eagerly() else enclosing()
     return any(type(graph).__name__ in LOOPS for graph in graphs if graph is not _step.get())
+
+
+def is_in_function() -> bool:
+    """True where a function is traced that a step in a graph calls, not a branch or a loop in it."""
+    graphs = [] if tf.executing_eagerly() else enclosing()
+    return any(type(graph).__name__ not in (BRANCH, *LOOPS) for graph in graphs[:-1])
 
 
 def is_within_others() -> bool:

@@ -8,7 +8,7 @@ from keras_par.comm import differentiable
 from keras_par.plan.options import Options
 from keras_par.seam.step.metrics import layers
 from keras_par.sharding import step as steps
-from keras_par.sharding.names import is_in_loop, numbered
+from keras_par.sharding.names import is_in_function, is_in_loop, numbered
 from keras_par.sharding.tensor import ShardedTensor
 
 
@@ -31,15 +31,17 @@ def moments(original):
 
     def replacement(self, inputs, mask):
         step = steps.current()
-        if step is None or step.communicator.size == 1 or not is_synchronized(self, step.binding.options):
+        if step is None or not step.binding.is_distributed or not is_synchronized(self, step.binding.options):
             return original(self, inputs, mask)
-        if is_in_loop() or not (step.rows is None or step.rows.is_reached):
+        if is_in_loop() or is_in_function():
             step.say(
                 "layer '%s' normalizes each rank's rows by themselves, as ranks cannot talk within a loop of a graph "
                 "or a tf.function that the step calls: use a loop of Python's (unroll=True of an RNN), and no "
                 "tf.function within a train_step",
                 self.path,
             )
+            return original(self, inputs, mask)
+        if step.communicator.size == 1:
             return original(self, inputs, mask)
         if not isinstance(inputs, ShardedTensor):
             return global_moments(step, inputs, mask, self._reduction_axes)
