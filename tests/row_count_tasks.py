@@ -67,7 +67,7 @@ def calls(function: Callable, forms: tuple[str, ...]) -> Iterator[Callable]:
 
 
 def maker(count: int, place: int, beside: Any, form: Callable) -> Callable:
-    return lambda number: tuple(form(number) if at == place else beside for at in range(count))
+    return lambda number: tuple(form(number) if at == place else copy.copy(beside) for at in range(count))
 
 
 def outcome(function: Callable, arguments: tuple) -> Any:
