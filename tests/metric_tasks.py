@@ -54,6 +54,25 @@ class Smoothed(keras.metrics.Metric):
         return self.value + 0.0
 
 
+class Confusion(keras.metrics.Metric):
+    """Counts of outputs above a limit by their column; counts begin at 1, and the limit is a variable, too."""
+
+    def __init__(self, name="confusion"):
+        super().__init__(name=name)
+        self.limit = self.add_variable((), keras.initializers.Constant(0.1), name="limit")
+        self.counts = self.add_variable((2, 3), "ones", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        above = ops.cast(y_pred > self.limit, self.dtype)
+        self.counts.assign_add(ops.stack([ops.sum(above, 0), ops.sum(1 - above, 0)]))
+
+    def result(self):
+        return self.counts[0, 0] / ops.sum(self.counts)
+
+    def reset_state(self):
+        self.counts.assign(ops.ones((2, 3), self.counts.dtype))
+
+
 def r2(y_true, y_pred):
     """Looks across the batch: its mean is in every term."""
     spread = ops.sum(ops.square(y_true - ops.mean(y_true, 0)))
@@ -101,3 +120,90 @@ def train(which: str, distributed: bool, **compiled) -> dict:
     name = next(key for key in history if key != "loss")
     said = [str(each.message) for each in caught if "keras-par" in str(each.message)]
     return {"values": np.array([*history[name], value]), "said": said, "weights": model.get_weights()}
+
+
+class States(keras.callbacks.Callback):
+    """Keeps what users can read of the metrics: their variables and results."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen: list[dict] = []
+
+    def note(self, when: str):
+        variables = [np.array(variable) for metric in self.model.metrics for variable in metric.variables]
+        results = {name: float(value) for name, value in self.model.get_metrics_result().items()}
+        self.seen.append({"when": when, "variables": variables, "results": results})
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.note(f"epoch {epoch}")
+
+    def on_test_end(self, logs=None):
+        self.note("test end")
+
+
+class EachStep(States):
+    """The same after each step; it resets the metrics once within an epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.note(f"step {batch}")
+        if batch == 1:
+            self.model.reset_metrics()
+
+
+class Resetting(keras.Model):
+    """A model whose step shows a metric of the newest batch only."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.newest = Positives("newest")
+
+    def train_step(self, data):
+        x, y = data
+        self.newest.reset_state()
+        self.newest.update_state(y, self(x))
+        return super().train_step(data)
+
+
+STATES = ("epochs", "each step", "reset in the step", "several steps", "batches")
+
+
+def states(which: str, distributed: bool) -> list[dict]:
+    """What is seen of the metrics in and after `fit`, `evaluate` and the methods for single batches."""
+    x, _ = rows(37)
+    x = x.astype("float64")
+    y = x[:, :3] ** 2
+    seed(distributed)
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    try:
+        with strategy_scope(distributed):
+            inputs = keras.Input((8,))
+            kind = Resetting if which == "reset in the step" else keras.Model
+            model = kind(inputs, keras.layers.Dense(3)(inputs))
+            metrics = [Confusion(), keras.metrics.MeanAbsoluteError(), Largest(peak="max"), Positives()]
+            several = {"steps_per_execution": 2} if which == "several steps" else {}
+            model.compile(keras.optimizers.SGD(0.01), "mse", metrics=metrics, **several)
+        callback = EachStep() if which in ("each step", "reset in the step") else States()
+        callback.set_model(model)
+        if which == "batches":
+            model.train_on_batch(x[:8], y[:8])
+            for first in (8, 16, 24):
+                logs = model.train_on_batch(x[first : first + 8], y[first : first + 8], return_dict=True)
+                callback.note(f"train_on_batch {sorted((name, float(value)) for name, value in logs.items())[0][0]}")
+            model.test_on_batch(x[:7], y[:7])
+            callback.note("test_on_batch")
+            model.reset_metrics()
+            callback.note("reset")
+            model.test_on_batch(x[:7], y[:7])
+            callback.note("test_on_batch again")
+            return callback.seen
+        validation = {"validation_data": (x[:11], y[:11]), "validation_batch_size": 4}
+        given = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0, "callbacks": [callback]}
+        model.fit(x, y, **given, **validation)
+        model.fit(x, y, **given)
+        model.evaluate(x, y, batch_size=16, verbose=0)
+        callback.note("evaluate")
+        return callback.seen
+    finally:
+        keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")

@@ -82,6 +82,14 @@ for _name, _draw in {
     "weights": lambda x, seed: ops.mean(keras.random.normal((8, 16), seed=seed), 0),  # 8 rows a rank on 2 ranks
     "stateless": lambda x, seed: tf.random.stateless_normal(tf.shape(x), seed=[1, 2]),
     "int-seed": lambda x, seed: keras.random.normal(ops.shape(x), seed=5),
+    "counted-by-operations": lambda x, seed: (
+        keras.random.normal((ops.shape(x)[0], 16), seed=seed)
+        * ops.cast(ops.maximum(ops.shape(x)[0], 1), x.dtype)
+        / ops.cast(ops.shape(x)[0], x.dtype)
+    ),
+    "indices-of-rows": lambda x, seed: ops.take(
+        keras.random.normal(ops.shape(x), seed=seed), ops.arange(ops.shape(x)[0]), axis=0
+    ),
     "seeded-operation": lambda x, seed: tf.random.normal(tf.shape(x), seed=5),
     "nn-dropout": lambda x, seed: tf.nn.dropout(x, 0.4, seed=5),
 }.items():

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.cases import DOUBLE, Case, arrays, crossentropy, network, one_left_over, rows, sequences
+from tests.cases import DOUBLE, Case, arrays, compiled, crossentropy, network, one_left_over, rows, sequences
 
 STEPS: dict[str, Case] = {}
 OPTIONS: dict[str, dict[str, Any]] = {}  # what the strategy must be told for a case
@@ -205,6 +205,41 @@ for _name, _optimizer in {
     ),
 }.items():
     step_case(_name, optimizer=_optimizer)(clipped_by_hand)
+
+
+class Centred(Adam):
+    """Clips gradients in a way of its own: by their distance from their mean, before or instead of Keras's."""
+
+    def __init__(self, *args, and_by_norm=False, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.and_by_norm = and_by_norm
+
+    def _clip_gradients(self, grads):
+        grads = [tf.clip_by_norm(grad - tf.reduce_mean(grad), 0.1) for grad in grads]
+        return super()._clip_gradients(grads) if self.and_by_norm else grads
+
+
+for _name, _options in {
+    "optimizer-clips": {},
+    "optimizer-clips-twice": {"and_by_norm": True, "global_clipnorm": 0.05},
+    "optimizer-clips-accumulated": {"gradient_accumulation_steps": 2},
+}.items():
+    case(_name, double=True)(lambda options=_options: compiled(Centred(1e-2, **options), network()))
+    step_case(f"own-{_name}", optimizer=lambda options=_options: Centred(1e-2, **options))(clipped_by_hand)
+
+
+class CompileAnew(keras.callbacks.Callback):
+    """Goes on with another optimizer from the second epoch."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.compile(SGD(0.05, momentum=0.9), crossentropy(), metrics=["accuracy"])
+            self.model.make_train_function(force=True)
+
+
+@case("compile-in-a-callback", callbacks=[CompileAnew()])
+def _():
+    return compiled(Adam(1e-2), network())
 
 
 @case("own-multi-optimizer")

@@ -29,6 +29,21 @@ def test_sums_and_what_is_said_are_one_process_s(which, steps, ranks, plain):
         assert result["said"] == []
 
 
+@pytest.mark.parametrize("which", metric_tasks.STATES)
+def test_what_users_can_read_of_metrics_is_the_whole_job_s(which, ranks, plain):
+    [twin], results = together(
+        plain.begin(metric_tasks.states, which=which, distributed=False),
+        ranks(2).begin(metric_tasks.states, which=which, distributed=True),
+    )
+    assert len(results) == 2 and len(twin) >= 5
+    for seen in results:
+        assert [each["when"] for each in seen] == [each["when"] for each in twin]
+        for ours, theirs in zip(seen, twin, strict=True):
+            assert ours["results"] == pytest.approx(theirs["results"], rel=1e-12, abs=1e-12), ours["when"]
+            for own, one in zip(ours["variables"], theirs["variables"], strict=True):
+                np.testing.assert_allclose(own, one, rtol=1e-12, atol=1e-12, err_msg=ours["when"])
+
+
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("which", WARNED)
 def test_other_metrics_are_named_once(which, eager, ranks, plain):

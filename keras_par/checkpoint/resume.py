@@ -17,6 +17,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.seam.call import epoch as epochs
 from keras_par.seam.feed.arrays import global_seed
 from keras_par.seam.feed.position import Position
+from keras_par.seam.models import binding as bindings
 from keras_par.seam.models.state import Section
 from keras_par.seam.together.prepare import build
 
@@ -94,6 +95,9 @@ def restore_metrics(model: keras.Model, reader: Reader, communicator: Communicat
         ValueError: on every rank, if the checkpoint does not fit the metrics.
     """
     grid, complaint = snapshot.grid_of(model, communicator.size), None
+    binding = bindings.of(model)
+    if binding is not None:
+        binding.metric_states.part(binding.data, model)
     try:
         snapshot.restore(model, "metrics", reader, grid.place(communicator.rank), grid.num_places)
     except CheckpointError as error:

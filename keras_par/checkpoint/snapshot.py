@@ -1,5 +1,6 @@
 """Copies a model's state out of its variables, and puts it back, also on another mesh or number of ranks."""
 
+import contextlib
 import json
 import math
 import random
@@ -49,7 +50,9 @@ def take(model: keras.Model, grid: Grid, rank: int) -> dict[str, np.ndarray]:
     """
     found = [entry for section in SECTIONS for entry in entries(model, section)]
     own = [entry for entry in found if grid.writes(described(entry), rank)]
-    with local_view():
+    binding = bindings.of(model)
+    metrics = contextlib.nullcontext() if binding is None else binding.metric_states.parted(binding.data, model)
+    with local_view(), metrics:
         return {entry.name: np.array(entry.variable.value) for entry in own} | random_state()
 
 

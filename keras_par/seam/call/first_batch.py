@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_par.seam.feed.row_parts import counting_part, is_like
 from keras_par.seam.feed.shards import KINDS
 
 NONE = type(tf.type_spec_from_value(None))
@@ -44,14 +45,12 @@ def made_up(spec: Any, num_rows: int = 8) -> Any:
         if leaf is None or isinstance(leaf, NONE):
             leaves.append(None)
             continue
-        sizes = leaf.shape.as_list()[1:] if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank else [None]
+        sizes: Any = leaf.shape.as_list() if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank else [None]
+        if is_like(leaf, counting_part(batch)):
+            sizes[0] = num_rows
         if None in sizes or not (leaf.dtype.is_floating or leaf.dtype.is_integer):
             return None
-        drawn = (
-            random.normal(size=[num_rows, *sizes])
-            if leaf.dtype.is_floating
-            else random.integers(0, 2, [num_rows, *sizes])
-        )
+        drawn = random.normal(size=sizes) if leaf.dtype.is_floating else random.integers(0, 2, sizes)
         leaves.append(tf.cast(drawn, leaf.dtype))
     return keras.tree.pack_sequence_as(batch, leaves)
 

@@ -17,7 +17,9 @@ import tensorflow as tf
 
 from keras_par.seam.call.first_batch import made_up, peek
 from keras_par.seam.call.program import Program, Split
-from keras_par.seam.call.row_probe import LoneCommunicator, kinds_of, unknown_losses
+from keras_par.seam.call.row_probe import LoneCommunicator, kinds_of, some_rows, unknown_losses
+from keras_par.seam.feed.gathering import as_tensor
+from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.step.metrics import layers
 from keras_par.seam.update.gradients import OF_BATCH
 from keras_par.sharding.step import Step
@@ -123,20 +125,20 @@ def mentions(kind: type, name: str) -> bool:
 
 def losses_seen(program: Program, batch: Any, leaves: list[tf.Tensor]) -> list[Seen]:
     """The scalar losses of two halves of rank 0's rows, and of both."""
-    half = leaves[0].shape[0] // 2
+    given = int(num_rows(as_tensor(counting_part(batch))))
+    half = given // 2
     if half == 0:
         return []
-    evaluate, is_exact = losses_of(program, batch, leaves)
-    all_rows = [leaf[: 2 * half] for leaf in leaves]
-    whole = evaluate(all_rows, 2 * half, 2 * half)
-    parts = [evaluate([leaf[i * half : (i + 1) * half] for leaf in leaves], half, 2 * half) for i in range(2)]
+    evaluate, is_exact = losses_of(program, batch, leaves, given)
+    whole = evaluate(some_rows(leaves, given, 0, 2 * half), 2 * half, 2 * half)
+    parts = [evaluate(some_rows(leaves, given, i * half, (i + 1) * half), half, 2 * half) for i in range(2)]
     tolerance = CLOSE if is_exact else NEAR
     losses = zip(whole, *parts, strict=True)
     found = [Seen(of_all, a, b, judged(of_all, a, b, tolerance)) for of_all, a, b in losses]
     return [loss for loss in found if is_exact or loss.kind != "neither"]
 
 
-def losses_of(program: Program, batch, leaves: list[tf.Tensor]):
+def losses_of(program: Program, batch, leaves: list[tf.Tensor], given: int):
     """A function of leaves of a batch, rows and all rows that gives the step's scalar losses, and if they are exact."""
     alone, binding = LoneCommunicator(), program.binding
     structure = keras.tree.map_structure(lambda leaf: None if leaf is None else 0, batch)
@@ -154,7 +156,10 @@ def losses_of(program: Program, batch, leaves: list[tf.Tensor]):
         return [loss for loss in losses if loss.shape.rank == 0 and loss.dtype.is_floating]
 
     numbers = [tf.TensorSpec([], tf.int64)] * 2
-    specs = [tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
+    specs = [
+        tf.TensorSpec([None, *leaf.shape[1:]] if leaf.shape.rank and leaf.shape[0] == given else leaf.shape, leaf.dtype)
+        for leaf in leaves
+    ]
     traced = tf.compat.v1.wrap_function(trace, [*numbers, *specs])
     pruned = traced.prune(traced.inputs[: len(numbers) + len(specs)], traced.outputs)
     operations = pruned.graph.get_operations()

@@ -16,7 +16,8 @@ from keras.losses import Loss
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam.call.program import Program
 from keras_par.seam.feed.gathering import as_tensor
-from keras_par.seam.feed.shards import first_leaf, num_rows, take
+from keras_par.seam.feed.row_parts import counting_part, num_rows
+from keras_par.seam.feed.shards import take
 from keras_par.seam.step.batch_loss import Kind, own_kind
 from keras_par.sharding.step import Step
 from keras_par.sharding.views import sharded
@@ -97,7 +98,7 @@ def call(program: Program, batch: Any, kinds: dict[int, Kind], most_rows: int) -
 
 
 def num_rows_of(batch: Any) -> int:
-    return int(num_rows(as_tensor(first_leaf(batch))))
+    return int(num_rows(as_tensor(counting_part(batch))))
 
 
 def some_rows(nest: Any, given: int, start: int, stop: int) -> Any:

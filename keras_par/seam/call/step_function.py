@@ -27,7 +27,7 @@ def make_function(original):
         function = looked_at(program, function)
         function = weighted(program, function)
         function = compared(program, function)
-        function = with_global_logs(function)
+        function = with_global_logs(program, function)
         return beating(self, function, is_common=True, is_marked=not self.run_eagerly)
 
     return replacement
@@ -65,17 +65,21 @@ def compared(program: Program, function):
 
     def replacement(iterator):
         logs = function(iterator)
-        if program.binding.probe.is_pending:
-            program.binding.probe.compare()
+        probe = program.binding.probe  # there is none where a callback has compiled the model anew
+        if probe is not None and probe.is_pending:
+            probe.compare()
         return logs
 
     return replacement
 
 
-def with_global_logs(function):
-    """Logs become those of all ranks' rows where a callback reads them after each step."""
+def with_global_logs(program: Program, function):
+    """Metrics hold this rank's rows from here on; they and logs become all ranks' where each step's are read."""
 
     def replacement(iterator):
+        binding = bindings.bound(program.model) or program.binding  # as a callback may have compiled the model anew
+        if not binding.metric_states.are_parted:
+            binding.metric_states.part(binding.data, program.model)
         logs = function(iterator)
         run = runs.current()
         return run.global_logs(logs) if run is not None and run.logs_each_step else logs

@@ -17,6 +17,7 @@ from keras_par.comm.reducer import Gradient, sum_gradients
 from keras_par.plan.options import Options, Reduction
 from keras_par.seam.models.recomputed import recompute
 from keras_par.seam.rows.row_slices import summed
+from keras_par.seam.step.metric_states import MetricStates
 from keras_par.seam.variables.layouts import layout_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.following import keeping
@@ -53,6 +54,7 @@ class Binding:
         self.announced = False  # how it trains was said
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
         self.outputs: dict[str, list[OutputRow]] = {}  # the same
+        self.metric_states = MetricStates()
         self.probe: Any = None  # the MetricProbe, once the model's metrics are built
         self._own_functions: dict[str, Any] = dict.fromkeys(FUNCTIONS)  # those made and used on this rank alone
 

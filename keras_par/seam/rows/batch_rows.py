@@ -18,14 +18,27 @@ from keras_par.sharding.tensor import ShardedTensor
 
 
 class RowCount(int):
-    """A number of places that rows of the batch have, known while tracing; what `keras.ops.shape` gives in a step."""
+    """A number of places that rows of the batch have, known while tracing; what `keras.ops.shape` gives in a step.
 
+    To everything that takes a number it is the `int` that it is in one process.
+    """
+
+    dtype = int  # Keras asks for `getattr(number, "dtype", type(number))`
     runs: tuple[int, ...]
 
     def __new__(cls, value: int, runs: tuple[int, ...]):
         self = super().__new__(cls, value)
         self.runs = runs
         return self
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        return getattr(ufunc, method)(*plain(inputs), **kwargs)
+
+    def __array_function__(self, function, types, args, kwargs):
+        return function(*plain(args), **plain(kwargs))
+
+    def __reduce__(self):
+        return int, (int(self),)
 
     def __mul__(self, other):
         product = super().__mul__(other)
@@ -38,6 +51,11 @@ class RowCount(int):
         quotient = super().__floordiv__(other)
         divides = type(other) is int and other > 0 and not any(run % other for run in self.runs)
         return RowCount(quotient, tuple(run // other for run in self.runs)) if divides else quotient
+
+
+def plain(nest: Any) -> Any:
+    """A nest whose numbers of rows are integers like others."""
+    return tree.map_structure(lambda leaf: int(leaf) if isinstance(leaf, RowCount) else leaf, nest)
 
 
 class BatchRows:

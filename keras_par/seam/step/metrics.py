@@ -1,7 +1,6 @@
 """Metrics of the whole job: the states are reduced over ranks, not the results, so that every metric is exact."""
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -81,36 +80,10 @@ def works_along_rows(metric: keras.metrics.Metric, y_pred) -> bool:
     return any(each % rank == 0 for each in (axis if isinstance(axis, (list, tuple)) else [axis]))
 
 
-def global_logs(
-    communicator: Communicator, model: keras.Model, logs, original, weight: tf.Tensor | None = None
-) -> dict:
-    """The logs of all ranks' rows; the metrics keep their local state.
-
-    Variables are combined as `operation_of` says; logs that are no results of metrics, as a training step of the user's
-    own may return, by `weight`. Costs one all-reduce for each dtype and aggregation.
-
-    Args:
-        original: Keras's function that makes logs out of the metrics' state.
-        weight: this rank's, in numbers that a step of the user's own has returned; None is the same on all ranks.
-    """
-    found = [(metric, variable) for metric in leaves(model.metrics) for variable in metric.variables]
-    variables = [variable for _, variable in found]
-    before = [tf.identity(variable.value) for variable in variables]
-    sums = reduced(communicator, variables, [operation_of(*each) for each in found])
-    for variable, value in zip(variables, sums, strict=True):
-        variable.assign(value)
-    result = original(model, logs)
-    everywhere = tree.map_structure(value_now, results_by_name(model)) if result is logs else {}
-    if result is not logs:
-        result = tree.map_structure(value_now, result)
-    for variable, value in zip(variables, before, strict=True):
-        variable.assign(value)
-    return combined(communicator, logs, results_by_name(model), everywhere, weight) if result is logs else result
-
-
 def results_by_name(model: keras.Model) -> dict[str, Any]:
     """What the guide returns as logs: each metric's result, a dict for those that `compile` was given."""
-    return {metric.name: metric.result() for metric in model.metrics if not is_compiled(metric) or metric.built}
+    found = {metric.name: metric.result() for metric in model.metrics if not is_compiled(metric) or metric.built}
+    return tree.map_structure(value_now, found)
 
 
 def is_compiled(metric: keras.metrics.Metric) -> bool:
@@ -162,26 +135,6 @@ def operation_of(metric: keras.metrics.Metric, variable: keras.Variable) -> str:
             f"{', '.join(map(repr, (*OPERATIONS, FIRST, LOCAL)))}."
         )
     return said
-
-
-def reduced(communicator: Communicator, variables: list[keras.Variable], operations: list[str]) -> list[tf.Tensor]:
-    """The values of metric variables, combined over ranks."""
-    values = [tf.convert_to_tensor(variable.value) for variable in variables]
-    groups: defaultdict[tuple, list[int]] = defaultdict(list)
-    for i, operation in enumerate(operations):
-        groups[operation, values[i].dtype].append(i)
-    for (operation, dtype), places in groups.items():
-        name = f"kp.metrics.{operation}.{dtype.name}"
-        tensors = [values[i] for i in places]
-        if operation == LOCAL:
-            continue
-        if operation == FIRST:
-            combined = communicator.broadcast(tensors, name)
-        else:
-            combined = communicator.all_reduce(tensors, name, OPERATIONS[operation])
-        for i, value in zip(places, combined, strict=True):
-            values[i] = value
-    return values
 
 
 def combined_numbers(communicator: Communicator, logs: dict, weight: tf.Tensor | None = None) -> dict:

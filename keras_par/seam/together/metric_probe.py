@@ -130,7 +130,9 @@ def complaint(alone: Any, metric: keras.metrics.Metric, update: Update, num_rows
         whole = state_after(alone, metric, update, slice(0, num_rows), num_rows)
         parts = [state_after(alone, metric, update, rows, num_rows) for rows in (slice(0, half), slice(half, num_rows))]
         names = [metrics.operation_of(metric, variable) for variable in metric.variables]
+        begin = initial_state(metric)
         combined = [COMBINATIONS[name](*pair) for name, *pair in zip(names, *parts, strict=True)]
+        combined = [v - b if n == "sum" else v for n, v, b in zip(names, combined, begin, strict=True)]
         ours, theirs = result_of(metric, combined), result_of(metric, whole)
     except Exception:  # code of the user's own, which may need to be in a graph
         return None
@@ -163,6 +165,12 @@ def state_after(
     metric.reset_state()
     with steps.Step(alone, rows.stop - rows.start, num_rows, thin=False).current():
         metric.update_state(*arguments, **keywords)
+    return [variable.numpy() for variable in metric.variables]
+
+
+def initial_state(metric: keras.metrics.Metric) -> list[np.ndarray]:
+    """What every rank but the first begins from, so that of sums it counts once."""
+    metric.reset_state()
     return [variable.numpy() for variable in metric.variables]
 
 

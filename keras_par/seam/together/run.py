@@ -20,10 +20,11 @@ from keras_par.seam.feed.arrays import checksum, global_seed
 from keras_par.seam.feed.input import Source
 from keras_par.seam.feed.same_data import difference, other_rows, tell
 from keras_par.seam.feed.torch_order import begin_as_rank_0, digest_of
-from keras_par.seam.models.binding import Binding, optimizers_of
+from keras_par.seam.models.binding import Binding, bound, optimizers_of
 from keras_par.seam.models.callback import Callback, trait
 from keras_par.seam.models.same_weights import require_same_weights
 from keras_par.seam.step import metrics
+from keras_par.seam.step.metric_states import assign, kept
 from keras_par.seam.together.meeting import meet
 from keras_par.seam.together.prepare import prepare
 from keras_par.seam.together.writers import require_everywhere, warn_of_other_paths
@@ -56,7 +57,8 @@ class Run:
         logs_each_step: bool,
         files: dict[str, str | None] | None = None,
     ):
-        self.model, self.binding, self.kind = model, binding, kind
+        self.model, self.kind = model, kind
+        self._binding = binding
         self.communicator = binding.communicator
         self.settings = settings
         self.logs_each_step = logs_each_step
@@ -72,6 +74,11 @@ class Run:
 
     def __exit__(self, *error) -> None:
         _current.reset(self._token)
+
+    @property
+    def binding(self) -> Binding:
+        """The model's, which is another one once a callback has compiled it anew."""
+        return bound(self.model) or self._binding
 
     @property
     def remainder(self) -> Remainder:
@@ -148,9 +155,29 @@ class Run:
             spec = keras.tree.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), batch)
             prepare(self.model, self.binding, spec, only_predict=self.kind == "predict")
 
-    def global_logs(self, logs):
-        """The logs of all ranks' rows. Costs one all-reduce for each dtype of the metrics' state."""
-        return metrics.global_logs(self.binding.data, self.model, logs, metrics.metrics_to_logs, self.weight)
+    def global_logs(self, logs, keeps_own: bool = False):
+        """The logs of all ranks' rows, which the metrics hold from now on, until the next step.
+
+        Logs that are no results of metrics, as a training step of the user's own may return, are combined by `weight`.
+        Costs one all-reduce for each dtype of the metrics' state.
+
+        Args:
+            keeps_own: True lets the metrics hold what they held.
+        """
+        model, communicator, states = self.model, self.binding.data, self.binding.metric_states
+        before = states.join(communicator, model)
+        result = metrics.metrics_to_logs(model, logs)
+        if result is not logs:
+            result = keras.tree.map_structure(metrics.value_now, result)
+        else:
+            everywhere = metrics.results_by_name(model)
+            with kept([variable for variable, _ in before]):
+                assign(before)
+                own = metrics.results_by_name(model)
+            result = metrics.combined(communicator, logs, own, everywhere, self.weight)
+        if keeps_own and before:
+            states.put_back(before)
+        return result
 
     def any_rank(self, flag: bool) -> bool:
         """True if `flag` is true on some rank. Costs one all-reduce of a scalar."""

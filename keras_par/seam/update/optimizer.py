@@ -8,6 +8,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 from keras_par.comm.reducer import scaled
+from keras_par.seam.table.patch import wrap
 from keras_par.seam.update.gradients import newest_ranges, of_shards, weight_of, with_shapes
 from keras_par.seam.update.sharded_optimizer import targets
 from keras_par.sharding import step as steps
@@ -40,6 +41,8 @@ def apply(original):
 
     def replacement(self, grads, trainable_variables=None):
         step = steps.current()
+        if step is not None:
+            reduce_before_clipping(type(self))
         if step is None:
             trainable_variables = None if trainable_variables is None else list(trainable_variables)
             require_step(trainable_variables or self._trainable_variables)
@@ -166,13 +169,20 @@ def accumulates(optimizer: BaseOptimizer) -> bool:
     return bool(getattr(inner, "gradient_accumulation_steps", None))
 
 
+def reduce_before_clipping(kind: type) -> None:
+    """Lets an optimizer's class that clips in a way of its own have reduced gradients, as Keras's has."""
+    owner = next(each for each in kind.__mro__ if "_clip_gradients" in vars(each))
+    wrap(owner, "_clip_gradients", clip_gradients)
+
+
 def clip_gradients(original):
-    """Reduces what the optimizer is about to clip and apply; accumulation is done by then."""
+    """Reduces what the optimizer is about to clip and apply, once; accumulation is done by then."""
 
     def replacement(self, grads):
         step = steps.current()
         if step is not None:
             grads = step.binding.sum_gradients(step, list(grads), targets(), but=step.reduced, to_parts=True)
+            step.reduced |= frozenset(map(identity, targets()))
         return original(self, grads)
 
     return replacement
