@@ -60,6 +60,9 @@ class RankProcess:
         os.close(notes)
         self.pid = self._process.pid
         self.stdout, self.stderr = self._process.stdout, self._process.stderr
+        for each in (self.notes, self.stdout, self.stderr):
+            if each is not None:  # whoever waits for one of them does not hear of the others
+                os.set_blocking(each if isinstance(each, int) else each.fileno(), False)
         self._marks: tuple[int, ...] = ()
         self._stacks_read = 0
         self._rss, self._cpu = 0, 0.0
