@@ -85,6 +85,7 @@ class Agent:
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._tails: dict[str, deque[str]] = {name: deque(maxlen=TAIL_LINES) for name in ("stdout", "stderr")}
         self._failure: wire.Message = {}
+        self._kept_by: str | None = None  # what the program waited for when it was told to end
         self._held = ""  # what stderr got after an error that another rank shows, too
         self._was_told = self._is_alone = False  # the launcher has ended the program; is gone
         self._is_dismissed = self._ends_engine = self._keeps_memory = False
@@ -320,6 +321,14 @@ class Agent:
     def _terminate(self) -> None:
         self._was_told = True
         self._beats.hasten(LOOK_SECONDS)  # who is told to end is soon taken for gone
+        state = self._process.state(self._rank)
+        if not state.has_failed and not state.has_ended:
+            return self._send_terminate()
+        self._kept_by = state.kept_by() if state.has_ended else None
+        self._process.request_stacks()  # which say what has kept it
+        self._after(STACK_SECONDS, self._send_terminate)
+
+    def _send_terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         self._process.send_signal(signal.SIGCONT)
         self._after(TERMINATE_SECONDS, self._process.kill)
@@ -338,8 +347,11 @@ class Agent:
         if status == 0:  # it has come over the error
             self._send_output("stderr", self._held, self._forward)
         self._state = self._process.state(self._rank)
-        if self._failure.get("marks") != self._process.page.executions:
+        page = self._process.page
+        if self._failure.get("marks") != page.executions:
             self._failure = {}  # it went on after that
+        if self._state.has_failed and not self._failure:  # it could not tell, as where its descriptors are closed
+            self._failure = {"time": self._ended - time.monotonic() + page.failed}
         failed = {name: self._failure[name] for name in ("call", "epoch", "step") if name in self._failure}
         self._log_progress(is_last=True)
         end = Exit(
@@ -355,7 +367,8 @@ class Agent:
             error=self._failure.get("message") if status < 0 else error or self._failure.get("message"),
             user_line=None if status < 0 else user_line,
             last_words=next((line.strip() for line in reversed(words) if line.strip()), None),
-            stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS else None,
+            stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS or self._kept_by else None,
+            kept_by=self._kept_by,
             place=dataclasses.replace(self._state, **failed).place(),
             rss=self._state.rss,
             steps=self._state.steps,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keras_par.agent.leftovers import is_tracker
 from keras_par.agent.states import State
-from keras_par.base.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page
+from keras_par.base.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page, image_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TRACKER_SECONDS = 2.0  # for Python's trackers to unlink what is left
@@ -88,8 +88,11 @@ class RankProcess:
                     os.kill(pid, number)
 
     def request_stacks(self) -> None:
-        """Lets the process that has called kp.init() write its stacks, a moment later."""
-        if self.page.pid and self.poll() is None:
+        """Lets the process that has called kp.init() write its stacks, a moment later.
+
+        The signal would end another program that this process has become.
+        """
+        if self.page.pid and self.poll() is None and catches(self.page.pid, STACK_SIGNAL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.page.pid, STACK_SIGNAL)
 
@@ -151,12 +154,21 @@ class RankProcess:
             quiet=now - self._progressed,
             is_stopped=status.letter in "Tt",
             python_seconds=now - page.sampled if page.sampled else 0.0,
+            has_failed=page.failed > 0 and page.failed_at == page.executions,
+            has_ended=page.ended > 0,
+            is_replaced=self._is_replaced(),
+            threads=page.threads.decode(errors="replace"),
             loss=page.loss if page.loss == page.loss else None,
             seconds=seconds_by_phase(page, now),
             step_times={str(number): count for number, count in enumerate(page.step_times) if count},
             rss=self._rss,
             cpu=self._cpu,
         )
+
+    def _is_replaced(self) -> bool:
+        """True if the process that has called kp.init() has become another program since."""
+        image = image_of(self.page.pid) if self.page.image else b""
+        return image not in (b"", self.page.image)
 
     def _note_progress(self, now: float) -> None:
         page = self.page
@@ -216,6 +228,16 @@ def process_status(pid: int) -> ProcessStatus:
         return ProcessStatus("X", 0, 0.0)
     fields = text.rpartition(") ")[2].split()
     return ProcessStatus(fields[0], int(fields[21]) * PAGE_BYTES, (int(fields[11]) + int(fields[12])) / TICKS)
+
+
+def catches(pid: int, number: int) -> bool:
+    """True if a process has a handler for a signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def num_kills_for_memory() -> int:
