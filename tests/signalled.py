@@ -19,6 +19,7 @@ ANSWER_SECONDS = 5
 
 def main() -> None:
     process = RankProcess(sys.argv[2:], os.environ, merge_stderr=True)
+    os.set_blocking(process.stdout.fileno(), True)
     try:
         said(process)
         for _ in range(int(sys.argv[1])):

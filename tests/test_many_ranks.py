@@ -329,21 +329,20 @@ def test_what_is_held_comes_later_in_its_order():
     desk.close()
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_an_end_that_does_not_read_is_waited_for_unless_it_is_lost(is_lost, monkeypatch):
-    monkeypatch.setattr(wire, "WAIT_SECONDS", 0.1)
-    monkeypatch.setattr(wire.Channel, "is_lost", is_lost)
+def test_what_an_end_does_not_read_yet_goes_when_it_does():
     message = {"output": "x" * 2**24}  # more than sockets hold
-    own, other = socket.socketpair()
-    with own, other:
-        thread = threading.Thread(target=wire.Channel(own).send, args=(message,), daemon=True)
-        thread.start()
-        thread.join(1)
-        assert thread.is_alive() is not is_lost
-        if not is_lost:
-            assert wire.Channel(other).receive() == message
-            thread.join(10)
-            assert not thread.is_alive()
+    own, other = map(wire.Channel, socket.socketpair())
+    own.send(message)
+    assert own.has_more and own.is_behind
+    thread = threading.Thread(target=own.receive, args=(10,))
+    thread.start()
+    assert other.receive(10) == message
+    other.send({"heard": True})
+    thread.join()
+    assert not own.has_more
+    own.close()
+    assert other.receive(10) is None
+    other.close()
 
 
 def talk(channel: wire.Channel) -> None:

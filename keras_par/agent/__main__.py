@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import itertools
 import os
-import select
 import selectors
 import signal
 import socket
@@ -14,12 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from keras_par.agent import leftovers, wire
+from keras_par.agent import leftovers, notes, wire
 from keras_par.agent.beats import Beats
 from keras_par.agent.installed import installed
 from keras_par.agent.knocks import ANSWER_SECONDS, Knocks
 from keras_par.agent.lines import Lines
-from keras_par.agent.notes import parsed
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
@@ -36,8 +34,6 @@ STACK_SECONDS = 0.5  # a program has to write its stacks
 TERMINATE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 DRAIN_SECONDS = 1.0  # children of a program that has ended may hold its output open
 SETTLE_SECONDS = 0.02  # until a step that was beginning sees that it shall pause
-NOTES = {"epoch": "epochs.jsonl", "about": "about.jsonl"}  # kinds that are kept for the report, and where
-TOLD = ("first_step", "resume", "stopped", "checkpoint")  # kinds that the launcher is told of
 TAIL_LINES = 400
 STACK_LASTS_SECONDS = 5.0  # from an error until its stack is written
 BAR_SECONDS = 0.2  # from one picture of a progress bar to the next
@@ -84,9 +80,12 @@ class Agent:
             self._log = RankLog(Path(folder) / f"rank.{rank}", job["attempt"], self._warn, job["beat"])
         self._forward = job["forward"]
         self._selector = selectors.DefaultSelector()
+        self._streams: dict[int, Callable[[], bool]] = {}  # of output, and what reads each
+        self._is_draining = False
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._tails: dict[str, deque[str]] = {name: deque(maxlen=TAIL_LINES) for name in ("stdout", "stderr")}
         self._failure: wire.Message = {}
+        self._kept_by: str | None = None  # what the program waited for when it was told to end
         self._held = ""  # what stderr got after an error that another rank shows, too
         self._was_told = self._is_alone = False  # the launcher has ended the program; is gone
         self._is_dismissed = self._ends_engine = self._keeps_memory = False
@@ -103,12 +102,23 @@ class Agent:
         except OSError as error:
             complaint = f"'{self._command[0]}' cannot be started ({error.strerror})"
             end = Exit(self._rank, socket.gethostname(), 126, time.time(), last_words=complaint)
-            return self._channel.send({"exit": as_message(end)})
+            self._channel.send({"exit": as_message(end)})
+        else:
+            self._see_through(wake_up)
+        while not self._is_alone and not self._is_dismissed:
+            self._wait(LOOK_SECONDS)
+            self._look_for_launcher()
+        if not self._keeps_memory:
+            host_memory.remove(os.environ | self._job["environment"])
+        if self._ends_engine:
+            leftovers.end_engine(os.environ)
+
+    def _see_through(self, wake_up: socket.socket) -> None:
+        """Watches the program until its end, which is told, and ends what it leaves behind."""
         self._watch(self._process.stdout, "stdout", self._output)
         if self._process.stderr:
             self._watch(self._process.stderr, "stderr", self._output)
         self._read_notes = self._watch(self._process.notes, "notes", self._note)
-        self._selector.register(self._channel, selectors.EVENT_READ, self._obey)
         self._selector.register(wake_up, selectors.EVENT_READ, lambda: wake_up.recv(4096))
         self._look()
         while self._process.poll() is None:
@@ -119,27 +129,24 @@ class Agent:
         leftovers.remove_segment(os.environ)
         self._report_end()
         self._timers.clear()
-        while not self._is_alone and not self._is_dismissed:
-            self._wait(LOOK_SECONDS)
-            self._look_for_launcher()
-        if not self._keeps_memory:
-            host_memory.remove(os.environ | self._job["environment"])
-        if self._ends_engine:
-            leftovers.end_engine(os.environ)
 
     def _watch(self, file, name: str, react: Callable[[str, str, bytes], None]) -> Callable[[], bool]:
         """Passes whole lines of a pipe to `react`, and parts of lines that nothing follows for a while.
 
         Returns:
-            What reads the pipe, once it has something; False at its end.
+            What reads the pipe; False if it has nothing, or is at its end.
         """
         descriptor = file if isinstance(file, int) else file.fileno()
         lines = Lines()
 
         def read() -> bool:
-            data = os.read(descriptor, 65536)
-            if not data and descriptor in self._selector.get_map():
-                self._selector.unregister(descriptor)
+            try:
+                data = os.read(descriptor, 65536)
+            except BlockingIOError:  # it was read since the event came
+                return False
+            if not data:
+                self._streams.pop(descriptor, None)
+                self._listen(descriptor, 0)
             lines.add(data)
             react(name, lines.whole() if data else lines.rest(), data)
             if lines.has_rest and not lines.is_awaited:
@@ -154,8 +161,28 @@ class Agent:
             else:
                 react(name, lines.rest(), b"")
 
-        self._selector.register(descriptor, selectors.EVENT_READ, read)
+        self._listen(descriptor, selectors.EVENT_READ, read)
+        if react == self._output:
+            self._streams[descriptor] = read
         return read
+
+    def _listen(self, descriptor: int, wanted: int, react: Callable[[], object] | None = None) -> None:
+        """Waits for what is `wanted` of a descriptor from now on."""
+        known = self._selector.get_map().get(descriptor)
+        if known is not None and known.events != wanted:
+            self._selector.unregister(descriptor)
+            known = None
+        if wanted and known is None:
+            self._selector.register(descriptor, wanted, react)
+
+    def _listen_to_all(self) -> None:
+        """Waits for the launcher, and for more output unless the launcher has much to read yet."""
+        if not self._is_alone:
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_more else 0)
+            self._listen(self._channel.fileno(), wanted, self._obey)
+        is_wanted = self._is_draining or not self._channel.is_behind
+        for descriptor, read in self._streams.items():
+            self._listen(descriptor, selectors.EVENT_READ if is_wanted else 0, read)
 
     def _wait(self, seconds: float | None) -> bool:
         """Reacts to what happens next, in at most `seconds`; False if nothing did."""
@@ -163,6 +190,7 @@ class Agent:
         if timer is not None:
             rest = max(0.0, timer - time.monotonic())
             seconds = rest if seconds is None else min(seconds, rest)
+        self._listen_to_all()
         events = self._selector.select(seconds)
         for key, _ in events:
             key.data()
@@ -177,7 +205,7 @@ class Agent:
 
     def _look(self) -> None:
         self._state = self._process.state(self._rank)
-        if self._beats.is_due(self._state, time.monotonic()):
+        if not self._channel.is_behind and self._beats.is_due(self._state, time.monotonic()):
             self._channel.send({"state": brief(self._state)})
         self._log_progress()
         self._look_for_launcher()
@@ -216,31 +244,36 @@ class Agent:
 
     def _is_told_elsewhere(self) -> bool:
         """True after an error that only follows from another rank's, or that rank 0 shows as well."""
-        while select.select([self._process.notes], [], [], 0)[0] and self._read_notes():
+        while self._read_notes():
             pass  # the note of an error is written before its stack
         is_common = self._failure.get("on_all_ranks", False) and self._rank > 0
         is_new = time.time() - self._failure.get("time", 0.0) < STACK_LASTS_SECONDS
         return is_new and (is_common or self._failure.get("is_consequence", False))
 
     def _note(self, _: str, text: str, data: bytes) -> None:
-        for kind, note in filter(None, map(parsed, text.splitlines())):
-            if kind in NOTES and self._log:
-                self._log.note(NOTES[kind], note)
+        for kind, note in filter(None, map(notes.parsed, text.splitlines())):
+            if kind in notes.KEPT and self._log:
+                self._log.note(notes.KEPT[kind], note)
             elif kind in ("failure", "leaving"):
                 self._failure = note
             elif kind == "warning":
                 self._warn(note["text"])
-            elif kind in TOLD:
+            elif kind in notes.TOLD:
                 self._channel.send({kind: note})
 
     def _warn(self, text: str) -> None:
         self._channel.send({"warning": text})
 
     def _obey(self) -> None:
-        order = self._channel.receive()
-        if order is None:
-            self._part()
-        elif "look" in order:
+        self._channel.flush()
+        orders = self._channel.hear()
+        if orders is None:
+            return self._part()
+        for order in orders:
+            self._carry_out(order)
+
+    def _carry_out(self, order: wire.Message) -> None:
+        if "look" in order:
             self._channel.send({"state": brief(self._process.state(self._rank))})
         elif "stacks" in order:
             self._send_stacks()
@@ -268,7 +301,7 @@ class Agent:
 
     def _part(self) -> None:
         """Ends the program, whose launcher is gone."""
-        self._selector.unregister(self._channel)
+        self._listen(self._channel.fileno(), 0)
         self._is_alone = self._ends_engine = True
         self._terminate()
 
@@ -291,12 +324,21 @@ class Agent:
     def _terminate(self) -> None:
         self._was_told = True
         self._beats.hasten(LOOK_SECONDS)  # who is told to end is soon taken for gone
+        state = self._process.state(self._rank)
+        if not state.has_failed and not state.has_ended:
+            return self._send_terminate()
+        self._kept_by = state.kept_by() if state.has_ended else None
+        self._process.request_stacks()  # which say what has kept it
+        self._after(STACK_SECONDS, self._send_terminate)
+
+    def _send_terminate(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         self._process.send_signal(signal.SIGCONT)
         self._after(TERMINATE_SECONDS, self._process.kill)
 
     def _drain(self) -> None:
         """Reads what is left in the pipes."""
+        self._is_draining = True
         deadline = time.monotonic() + DRAIN_SECONDS
         while time.monotonic() < deadline and self._wait(0.05):
             pass
@@ -308,8 +350,11 @@ class Agent:
         if status == 0:  # it has come over the error
             self._send_output("stderr", self._held, self._forward)
         self._state = self._process.state(self._rank)
-        if self._failure.get("marks") != self._process.page.executions:
+        page = self._process.page
+        if self._failure.get("marks") != page.executions:
             self._failure = {}  # it went on after that
+        if self._state.has_failed and not self._failure:  # it could not tell, as where its descriptors are closed
+            self._failure = {"time": self._ended - time.monotonic() + page.failed}
         failed = {name: self._failure[name] for name in ("call", "epoch", "step") if name in self._failure}
         self._log_progress(is_last=True)
         end = Exit(
@@ -325,7 +370,8 @@ class Agent:
             error=self._failure.get("message") if status < 0 else error or self._failure.get("message"),
             user_line=self._failure.get("user_line") or (None if status < 0 else user_line),
             last_words=last_words(words),
-            stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS else None,
+            stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS or self._kept_by else None,
+            kept_by=self._kept_by,
             place=dataclasses.replace(self._state, **failed).place(),
             rss=self._state.rss,
             steps=self._state.steps,

@@ -8,6 +8,8 @@ from keras_par.base.heartbeat import CALLS
 
 Note = dict[str, Any]
 LARGEST = 1e15
+KEPT = {"epoch": "epochs.jsonl", "about": "about.jsonl"}  # kinds that the report reads, and the file of each
+TOLD = ("first_step", "resume", "stopped", "checkpoint")  # kinds that the launcher is told of
 
 
 def is_text(value: Any) -> bool:
@@ -38,6 +40,7 @@ KINDS: Mapping[str, dict[str, Check]] = {
     "failure": {"message": is_text, "is_consequence": is_flag, "on_all_ranks": is_flag},
     "resume": {"text": is_text, "name": is_text},
     "stopped": {"text": is_text},
+    "warning": {"text": is_text},
     "checkpoint": {"text": is_text, "name": is_text, "in_memory": is_flag, "taken": is_number, "steps": is_count},
 }
 

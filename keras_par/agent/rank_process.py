@@ -16,7 +16,7 @@ from pathlib import Path
 
 from keras_par.agent.leftovers import is_tracker
 from keras_par.agent.states import State
-from keras_par.base.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page
+from keras_par.base.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page, image_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TRACKER_SECONDS = 2.0  # for Python's trackers to unlink what is left
@@ -64,6 +64,9 @@ class RankProcess:
         os.close(notes)
         self.pid = self._process.pid
         self.stdout, self.stderr = self._process.stdout, self._process.stderr
+        for each in (self.notes, self.stdout, self.stderr):
+            if each is not None:  # whoever waits for one of them does not hear of the others
+                os.set_blocking(each if isinstance(each, int) else each.fileno(), False)
         self._marks: tuple[int, ...] = ()
         self._stacks_read = 0
         self.num_taken = self._num_taken = 0  # bytes of its output: that were read, and had been at the last look
@@ -90,8 +93,11 @@ class RankProcess:
                     os.kill(pid, number)
 
     def request_stacks(self) -> None:
-        """Lets the process that has called kp.init() write its stacks, a moment later."""
-        if self.page.pid and self.poll() is None:
+        """Lets the process that has called kp.init() write its stacks, a moment later.
+
+        The signal would end another program that this process has become.
+        """
+        if self.page.pid and self.poll() is None and catches(self.page.pid, STACK_SIGNAL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.page.pid, STACK_SIGNAL)
 
@@ -156,6 +162,10 @@ class RankProcess:
             has_closed=self.poll() is None and has_no_writer(self.notes),
             is_writing=is_writing,
             python_seconds=now - page.sampled if page.sampled else 0.0,
+            has_failed=page.failed > 0 and page.failed_at == page.executions,
+            has_ended=page.ended > 0,
+            is_replaced=self._is_replaced(),
+            threads=page.threads.decode(errors="replace"),
             loss=page.loss if page.loss == page.loss else None,
             seconds=seconds_by_phase(page, now),
             step_times={str(number): count for number, count in enumerate(page.step_times) if count},
@@ -167,6 +177,11 @@ class RankProcess:
         """True if it has written more than was read of it, so that it waits, or soon will."""
         pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
         return any(content_of(pipe.fileno()) > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) // 2 for pipe in pipes)
+
+    def _is_replaced(self) -> bool:
+        """True if the process that has called kp.init() has become another program since."""
+        image = image_of(self.page.pid) if self.page.image else b""
+        return image not in (b"", self.page.image)
 
     def _note_progress(self, now: float, is_writing: bool) -> None:
         """Output that is taken is progress of a program that waits for that."""
@@ -240,6 +255,16 @@ def process_status(pid: int) -> ProcessStatus:
         return ProcessStatus("X", 0, 0.0)
     fields = text.rpartition(") ")[2].split()
     return ProcessStatus(fields[0], int(fields[21]) * PAGE_BYTES, (int(fields[11]) + int(fields[12])) / TICKS)
+
+
+def catches(pid: int, number: int) -> bool:
+    """True if a process has a handler for a signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def num_kills_for_memory() -> int:

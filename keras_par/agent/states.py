@@ -23,6 +23,10 @@ class State:
     quiet: float = 0.0  # seconds without progress
     is_stopped: bool = False  # by a signal
     python_seconds: float = 0.0  # since its Python threads last ran
+    has_failed: bool = False  # it has told an error, and has begun no step since
+    has_ended: bool = False  # its script; its process may stay
+    is_replaced: bool = False  # its process has become another program
+    threads: str = ""  # that Python waits for, since the script has ended
     loss: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     step_times: dict[str, int] = field(default_factory=dict)
@@ -30,6 +34,21 @@ class State:
     cpu: float = 0.0
     has_closed: bool = False  # what it inherited, and so its connections maybe
     is_writing: bool = False  # more output than is taken
+
+    @property
+    def is_over(self) -> bool:
+        """True if its script comes to no collective any more."""
+        return self.has_ended or self.is_replaced
+
+    def why_over(self) -> str:
+        """What keeps its process, in words."""
+        if self.is_replaced:
+            return "has become another program (exec)"
+        return f"has come to the end of its script {self.quiet:.0f} s ago, and {self.kept_by()}"
+
+    def kept_by(self) -> str:
+        """What its process waits for since its script has ended, in words."""
+        return f"its process waits for {self.threads}" if self.threads else "a function of atexit does not return"
 
     def place(self) -> str:
         """Where in training the rank is, in words."""
@@ -56,7 +75,8 @@ class Exit:
     error: str | None = None  # the exception, as one line
     user_line: str | None = None  # the last line of user code in its traceback
     last_words: str | None = None  # the last line it printed
-    stack: str | None = None  # where a fault such as SIGSEGV was
+    stack: str | None = None  # where a fault such as SIGSEGV was, or what kept it when it was ended
+    kept_by: str | None = None  # what it waited for when its script had ended and it was ended by the launcher
     place: str = ""  # where in training it was
     rss: int = 0  # bytes of memory at its last sample
     steps: int = 0  # of training, that it had begun
@@ -98,7 +118,8 @@ class Exit:
         if self.has_vanished:
             return "vanished together with the agent that watched it, as when a host dies"
         if self.was_late:
-            return "failed, and was ended by the launcher because it did not end by itself"
+            why = f": {self.kept_by}" if self.kept_by else ""
+            return f"failed, and was ended by the launcher because it did not end by itself{why}"
         if self.status >= 0:
             return f"exited with status {self.status}"
         if self.out_of_memory:
@@ -133,4 +154,5 @@ DEFAULTS = vars(State(-1))
 JUDGED = (
     *("has_joined", "phase", "phase_seconds", "call", "collectives", "epoch", "step", "steps", "quiet"),
     *("is_stopped", "has_closed", "is_writing", "python_seconds"),
+    *("has_failed", "has_ended", "is_replaced", "threads"),
 )

@@ -1,13 +1,15 @@
 """Carries JSON messages between the launcher and its agents, over sockets that only they can join."""
 
-import contextlib
 import hmac
 import json
+import math
 import os
 import secrets
 import select
 import socket
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -17,7 +19,7 @@ LENGTH_BYTES = 4  # before each message
 MOST_BYTES = 2**28  # of a message; what says more is none
 NONCE_BYTES, PROOF_BYTES = 16, 32
 CONNECT_SECONDS = (5.0, 20.0)  # that the launcher has to answer, the first time and when it may be greeting thousands
-WAIT_SECONDS = 1.0  # for an end that does not read, until its host is looked for
+PIECE, MOST_WAITING = 2**16, 2**20  # bytes: read at once; to be sent, before a program must wait to say more
 SILENCE_SECONDS = 60.0  # after which the host at the other end is gone
 TCP_INFO_BYTES = 60  # of struct tcp_info, up to the time since the last confirmation
 
@@ -25,33 +27,73 @@ Message = dict[str, Any]
 
 
 class Channel:
-    """An agent's end of a connection; sending to an end that is gone does nothing.
+    """An agent's end of a connection, which never waits; sending to an end that is gone does nothing.
 
     Args:
-        connection: a socket that waits, behind the greeting.
+        connection: a socket, behind the greeting.
     """
 
     def __init__(self, connection: socket.socket):
-        self._socket = connection
+        connection.setblocking(False)
+        self._socket, self._pieces = connection, Pieces()
+        self._waiting = bytearray()  # to be sent
+        self._heard: deque[Message] = deque()
 
     def send(self, message: Message) -> None:
-        """Sends a message, anything JSON can carry; waits for an end that does not read, unless its host is lost."""
-        rest, room = memoryview(packed(message)), select.poll()
-        with contextlib.suppress(OSError, ValueError):  # who reads learns it by the end of the stream
-            room.register(self._socket, select.POLLOUT)
-            while rest:
-                if room.poll(1000 * WAIT_SECONDS):
-                    rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
-                elif self.is_lost:
-                    return
+        """Sends a message, anything JSON can carry, as soon as the other end takes it."""
+        self._waiting += packed(message)
+        self.flush()
 
-    def receive(self) -> Message | None:
-        """The next message, None once the other end is gone."""
+    def flush(self) -> None:
+        """Sends what is to be sent, as much as goes now."""
         try:
-            length = int.from_bytes(received(self._socket, LENGTH_BYTES))
-            return json.loads(received(self._socket, length))
-        except (EOFError, OSError):
-            return None
+            while self._waiting:
+                del self._waiting[: self._socket.send(self._waiting)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._waiting.clear()  # who reads learns it by the end of the stream
+
+    def hear(self) -> list[Message] | None:
+        """The messages that have come, None once the other end is gone or says what is no message."""
+        try:
+            while data := self._socket.recv(PIECE):
+                self._pieces.add(data)
+            is_over = True
+        except BlockingIOError:
+            is_over = False
+        except OSError:
+            is_over = True
+        try:
+            self._heard.extend(map(json.loads, self._pieces.whole()))
+        except ValueError:
+            is_over = True
+        heard = list(self._heard)
+        self._heard.clear()
+        return heard if heard or not is_over else None
+
+    def receive(self, seconds: float | None = None) -> Message | None:
+        """Waits for the next message; None once the other end is gone, or after so many seconds."""
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
+        while not self._heard and (rest := deadline - time.monotonic()) > 0:
+            wanted = [self._socket] if self.has_more else []
+            select.select([self._socket], wanted, [], None if seconds is None else rest)
+            self.flush()
+            heard = self.hear()
+            if heard is None:
+                return None
+            self._heard.extend(heard)
+        return self._heard.popleft() if self._heard else None
+
+    @property
+    def has_more(self) -> bool:
+        """True while something is to be sent that does not go now."""
+        return bool(self._waiting)
+
+    @property
+    def is_behind(self) -> bool:
+        """True while so much is to be sent that there had better be no more."""
+        return len(self._waiting) > MOST_WAITING
 
     @property
     def is_lost(self) -> bool:

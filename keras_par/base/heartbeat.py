@@ -3,6 +3,7 @@
 import ctypes
 import math
 import signal
+from pathlib import Path
 
 VARIABLE = "KERAS_PAR_WATCH"  # "page,stacks,notes": the file descriptors that a watched process inherits
 
@@ -46,9 +47,23 @@ class Page(ctypes.Structure):
         ("collective", ctypes.c_char * 160),  # the one that Python waits in, or empty
         ("loss", ctypes.c_double),  # NaN for none
         ("seconds", ctypes.c_double * len(PHASES)),  # spent in each phase that is over
+        ("image", ctypes.c_char * 64),  # of its process, when it began to write
+        ("failed", ctypes.c_double),  # when it told an error that not all ranks have, or that ended its script, or 0
+        ("failed_at", ctypes.c_int64),  # executions by then
+        ("ended", ctypes.c_double),  # when its script ended, or 0
+        ("threads", ctypes.c_char * 256),  # the names of those that Python waits for since then
         ("samples", ctypes.c_uint64 * len(GRAPH_PHASES)),
         ("step_times", ctypes.c_uint64 * NUM_BUCKETS),  # of training
     )
+
+
+def image_of(pid: int) -> bytes:
+    """Where a process's program, stack and arguments lie, which `exec` changes; nothing if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+    except OSError:
+        return b""
+    return b"" if fields[0] in (b"Z", b"X") else b" ".join((fields[23], fields[25], fields[45]))
 
 
 def bucket(seconds: float) -> int:

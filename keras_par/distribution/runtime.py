@@ -2,12 +2,15 @@
 
 import atexit
 import importlib.metadata
+import multiprocessing
 import os
 import sys
+from pathlib import Path
 
 import keras
 import tensorflow as tf
 
+from keras_par.base import rank_variables
 from keras_par.base.heartbeat import CALLS
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
@@ -43,12 +46,14 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
     Raises:
         ValueError: `engine` or `seed` is unknown.
         RuntimeError: the launch does not offer `engine`, numbered processes do not make one job or have an impossible
-            DEVICE_ID, Horovod is missing or does not load, or this version of Keras is not supported.
+            DEVICE_ID, Horovod is missing or does not load, this version of Keras is not supported, or this process is
+            a worker that multiprocessing has started within a rank.
 
     Costs a few all-gathers of some kilobytes the first time, and no collective later.
     """
     if seed not in ("shared", "own"):
         raise ValueError(f"keras-par: seed={seed!r} is unknown, use 'shared' or 'own'.")
+    refuse_workers()
     first = not world.is_started()
     install()
     device = launch.device(os.environ, len(tf.config.list_physical_devices("GPU"))) if first else None
@@ -192,6 +197,31 @@ def barrier() -> None:
     world.current().barrier("kp.barrier")
 
 
+def refuse_workers() -> None:
+    """Refuses to start the job in a worker of a rank's, which would take the rank's place a second time.
+
+    Raises:
+        RuntimeError: multiprocessing has started this process within a rank.
+    """
+    parent, variable = multiprocessing.parent_process(), rank_variables.told()
+    is_worker = parent is not None or multiprocessing.current_process().name != "MainProcess"  # known before the parent
+    if is_worker and variable is not None and was_given(parent.pid if parent else os.getppid(), variable):
+        raise RuntimeError(
+            f"keras-par: kp.init() was called in the worker '{multiprocessing.current_process().name}', which "
+            "multiprocessing has started and which is no rank: put kp.init() and all that follows below "
+            "\"if __name__ == '__main__':\", since workers import the script again."
+        )
+
+
+def was_given(pid: int | None, variable: str) -> bool:
+    """True if a process was started with an environment variable, or is gone."""
+    try:
+        given = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return True
+    return any(each.startswith(f"{variable}=".encode()) for each in given)
+
+
 def take_gpu(communicator: Communicator, device: int | None) -> None:
     """Lets this rank see one GPU, `device` or its local rank's, as TensorFlow's and Horovod's guides say.
 
@@ -221,6 +251,7 @@ def tell_before(hook):
     def replacement(kind, error, traceback):
         if isinstance(error, KeyboardInterrupt) and str(error).startswith("keras-par: "):
             return print(error, file=sys.stderr)
+        heartbeat.current().fail()
         if isinstance(error, Exception):
             told = failures.explain(error)
             if told is not error:

@@ -7,16 +7,29 @@ import json
 import math
 import mmap
 import os
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from keras_par.base.heartbeat import CALLS, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page, bucket, clipped
+from keras_par.base.heartbeat import (
+    CALLS,
+    MAGIC,
+    NEVER,
+    PHASES,
+    STACK_SIGNAL,
+    VARIABLE,
+    Page,
+    bucket,
+    clipped,
+    image_of,
+)
 from keras_par.base.plain import plain
 from keras_par.base.user_code import last_line
 
 PAUSE_SECONDS = 0.01
 LOSS_SECONDS = 0.5
+END_SECONDS = 0.2  # from one look at the threads that keep a process to the next
 TRAINING = ("fit", "train_on_batch")
 STARTING, SCRIPT, DATA, STEP, CALLBACK, COLLECTIVE = range(len(PHASES))
 
@@ -33,6 +46,7 @@ class Heartbeat:
         self.page, self._notes = page, notes
         self._step_began = self._loss_read = 0.0
         self._has_trained = False  # a step of training was done
+        page.image = image_of(os.getpid())
         page.pid, page.loss = os.getpid(), math.nan
         self.is_marked = False  # the step under way was traced with marks that tell its phases
         page.phase_since = time.monotonic()
@@ -133,8 +147,14 @@ class Heartbeat:
             page.collective = b""
             self.enter(before)
 
+    def fail(self, is_common: bool = False) -> None:
+        """Notes an error; after one that all ranks have they may go on together."""
+        self.page.failed, self.page.failed_at = 0.0 if is_common else time.monotonic(), self.page.executions
+
     def tell(self, note: str, **content: Any) -> None:
         """Sends the launcher a note and where this rank is; it is dropped if nobody reads, so that this never waits."""
+        if note == "failure":
+            self.fail(content["on_all_ranks"])
         if self._notes is not None:
             page = self.page
             where = {"call": CALLS[page.call], "epoch": page.epoch, "step": page.step, "marks": page.executions}
@@ -172,7 +192,19 @@ def inherited() -> Heartbeat | None:
         os.set_blocking(notes, False)
     except (ValueError, OverflowError, OSError):  # a child of the launcher's child, which did not inherit the files
         return None
+    threading.Thread(target=note_end, args=(page,), name="kp-end", daemon=True).start()
     faulthandler.enable(stacks)
     faulthandler.register(STACK_SIGNAL, stacks, all_threads=True)
     atexit.register(faulthandler.unregister, STACK_SIGNAL)
     return Heartbeat(page, notes)
+
+
+def note_end(page: Page) -> None:
+    """Waits for the end of the script, and notes from then on for which threads Python waits before it ends."""
+    threading.main_thread().join()
+    page.ended = time.monotonic()
+    page.marks += 1
+    while True:
+        left = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+        page.threads = clipped(", ".join(left), Page.threads.size)
+        time.sleep(END_SECONDS)

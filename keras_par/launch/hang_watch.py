@@ -10,6 +10,7 @@ from keras_par.launch.culprit import Hang, find_hang
 from keras_par.launch.members import Members, Speaker
 from keras_par.launch.rank_names import named
 from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.stay import find_stay
 
 STACK_SECONDS = 3.0  # ranks have to answer
 MOST_STACKS = 8  # of ranks that hold up the others
@@ -47,11 +48,11 @@ class HangWatch:
         self._connections.note(self._members.of_rank[rank].host, hosts)
 
     def look(self, aborts: bool, held: Collection[Speaker] = ()) -> bool:
-        """True once a hang has been told.
+        """True once a hang has been told that ends the job.
 
         Args:
+            aborts: True if any does; the first time, what was told is told again. One that cannot pass always does.
             held: agents to whom nobody listens until their output can be shown.
-            aborts: True if it ends the job, which is only said here; the first time, what was told is told again.
         """
         self._held = held
         if aborts and not self._aborts:
@@ -78,7 +79,7 @@ class HangWatch:
             return None
         seen = [(each, each.state_at(now) if each.told > asked else each.state) for _, each in sorted(running.items())]
         states = [replace(state, is_writing=state.is_writing or each.channel in self._held) for each, state in seen]
-        return find_hang(states, self._members.ended, self._hang_after)
+        return find_stay(states, self._hang_after) or find_hang(states, self._members.ended, self._hang_after)
 
     def _tell_if_it_lasts(self) -> bool:
         """Goes by where ranks say that they are now, which may be long after they had told it last."""
@@ -93,7 +94,19 @@ class HangWatch:
         self._hang = hang
         self._tell()
         self._told = hang
-        return True
+        return self._ends
+
+    @property
+    def _ends(self) -> bool:
+        """True if the hang under way ends the job."""
+        return self._aborts or (self._hang is not None and self._cannot_pass(self._hang))
+
+    def _cannot_pass(self, hang: Hang) -> bool:
+        """True if others wait in collectives for ranks that will come to none: they are gone, or their scripts are."""
+        running = self._members.running
+        return hang.witness is not None and all(
+            rank not in running or running[rank].state.is_over for rank in hang.culprits
+        )
 
     def _ask(self, hang: Hang) -> None:
         self._hang, self._stacks = hang, {}
@@ -109,7 +122,7 @@ class HangWatch:
         stacks = {rank: self._stacks.get(rank) or "  it gives none" for rank in shown(self._hang)}
         text = self._hang.text + self._connections.places(self._hang.culprits) + self._connections.broken()
         self._folder.event("hang", text, self._hang.culprits[0], stacks=stacks)
-        then = "The job is ended." if self._aborts else "The job goes on; '--on-hang abort' would end it."
+        then = "The job is ended." if self._ends else "The job goes on; '--on-hang abort' would end it."
         title = f"hang: {culprits(self._hang)}"
         self._console.panel(title, [capitalized(text), then], stacks)
 

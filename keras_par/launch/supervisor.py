@@ -1,11 +1,12 @@
 """Starts a job's ranks once, watches them through their agents, and ends all of them when one fails or hangs."""
 
+import math
 import signal
 import time
 
 from keras_par.agent import wire
 from keras_par.agent.leftovers import remove_session
-from keras_par.agent.states import Exit, state_of
+from keras_par.agent.states import Exit, State, state_of
 from keras_par.launch import verdict
 from keras_par.launch.account import Account
 from keras_par.launch.console import Console
@@ -27,6 +28,8 @@ PAUSE_SECONDS = 5e-6  # for each rank, to hear several at once
 LOOKS = 10_000.0  # at ranks, a second
 GRACE_SECONDS = 6.0  # from a failure, for the others to hear of it and end by themselves
 ENDING_SECONDS = 60.0  # the same, after the user has asked for the end: some rank may be saving
+STAY_SECONDS = 15.0  # from the end of a script that failed or was interrupted, for its process to end
+TERM_SECONDS = 20.0  # from SIGTERM, for ranks to end that come to no step; schedulers kill after 30 seconds
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
 NAMED_SECONDS = 3.0  # from a failure, until it is named though other ranks are still there
 CHANGE_SECONDS = 5.0  # from one try to stop all ranks for another world to the next
@@ -75,6 +78,7 @@ class Supervisor:
         self._ordered: float | None = None  # when they were first told to end
         self._failed: float | None = None  # when a failure became known that is not named yet
         self._looked = time.monotonic()  # at all ranks
+        self._interrupted = 0.0  # when the user's signal was seen
         self._has_hung = self._has_lost_engine = False
         self._stopped = self._checkpoint = ""  # where all ranks stopped for the user; the newest complete checkpoint
         self._silence = Silence(plan, self._members, watch)
@@ -191,12 +195,9 @@ class Supervisor:
     def _look_at_ranks(self) -> None:
         """Looks at each rank: which is silent, and which hangs."""
         self._look_for_silence()
-        is_hang = (
-            self._is_complete
-            and self._deadline is None
-            and self._hang_watch.look(self._ends_at_hang, self._reception.held)
-        )
-        if is_hang and self._ends_at_hang:
+        self._look_for_stay()
+        is_watched = self._is_complete and self._deadline is None
+        if is_watched and self._hang_watch.look(self._ends_at_hang, self._reception.held):
             self._has_hung = self._ending is None
             self._deadline = time.monotonic()
 
@@ -207,6 +208,31 @@ class Supervisor:
             self._lost_at_start = self._silence.lost_at_start()
             if self._lost_at_start:
                 self._end_ranks("kill")
+
+    def _look_for_stay(self) -> None:
+        """Ends ranks that have failed, or that their user wants to end, and do not end by themselves."""
+        now = time.monotonic()
+        members = list(self._members.running.values())
+        if not self._is_terminating and (
+            any(member.quiet(now) >= self._longest_stay(member.state) for member in members) or self._is_term_over(now)
+        ):
+            self._end_ranks("terminate")
+
+    def _longest_stay(self, state: State) -> float:
+        """How many seconds a rank may go on without progress."""
+        if state.has_ended and (state.has_failed or self._num_seen):
+            return STAY_SECONDS
+        return max(self._settings.hang_after, STAY_SECONDS) if state.has_failed else math.inf
+
+    def _is_term_over(self, now: float) -> bool:
+        """True if SIGTERM came long ago and ranks neither are on their way to a step nor have stopped after one."""
+        is_term = (
+            self._num_seen and self._interrupts[0] != signal.SIGINT and not self._stopped and self._deadline is None
+        )
+        if not is_term or now - self._interrupted < TERM_SECONDS:
+            return False
+        members = self._members.running.values()
+        return any(each.state.call is None or each.quiet(now) >= TERM_SECONDS for each in members)
 
     def _look_for_another_world(self) -> None:
         """Lets all ranks stop after a step if another world should go on from there."""
@@ -230,6 +256,7 @@ class Supervisor:
     def _interrupt(self) -> None:
         """The first time, lets all ranks stop after the same step; the second time, kills them."""
         is_first, self._num_seen = self._num_seen == 0, len(self._interrupts)
+        self._interrupted = time.monotonic()
         if not is_first or self._is_terminating:
             return self._end_ranks("kill")
         self._console.say("stopping all ranks after the step under way; once more kills them at once")
