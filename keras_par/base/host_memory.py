@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 JOB = "KERAS_PAR_JOB"  # what tells a job from others, where it is started again after a failure
 ATTEMPT = "KERAS_PAR_RESTART_COUNT"
 SHARED = Path("/dev/shm")
+GENERATION = re.compile(r"([0-9]{1,9})\.[0-9]{1,18}")
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -39,7 +41,8 @@ def generation(serial: int) -> str:
 def generations(of: Path, before: int) -> Iterator[Path]:
     """Those of attempts before one, in the folder for a folder on the disk."""
     for path in of.glob("*.*"):
-        if int(path.name.partition(".")[0]) < before:
+        match = GENERATION.fullmatch(path.name)
+        if match and int(match[1]) < before:
             yield path
 
 
