@@ -119,7 +119,7 @@ def read(path: Path) -> Manifest:
     """
     try:
         with opened(path, MOST_BYTES) as file:
-            document = json.loads(file.read(MOST_BYTES))
+            document = json.loads(file.read())
     except FileNotFoundError:
         raise CheckpointError(f"keras-par: there is no checkpoint '{path}': correct the path.") from None
     except (OSError, ValueError, RecursionError) as error:
