@@ -201,3 +201,29 @@ def describe(path: str) -> bool:
         description.save(path)
         assert json.loads(Path(path).read_text())["model"] == description.model
     return True
+
+
+def accumulate_and_save(folder: str, num_steps: int) -> dict[str, list[str]]:
+    """What is said of saving after some steps, of which two make an update, in several ways."""
+    import keras_par as kp
+
+    with kp.DataParallel().scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-2, gradient_accumulation_steps=2), "mse")
+    x, y = np.random.default_rng(3).normal(size=(8 * num_steps, 4)), np.ones(8 * num_steps)
+    callback = keras.callbacks.ModelCheckpoint(f"{folder}/by_callback.keras")
+    ways = {
+        "fit": lambda: model.fit(x, y, batch_size=8, verbose=0, callbacks=[callback]),
+        "save": lambda: model.save(f"{folder}/m.keras"),
+        "save_model": lambda: keras.saving.save_model(model, f"{folder}/n.keras"),
+        "save_weights": lambda: model.save_weights(f"{folder}/m.weights.h5"),
+        "export": lambda: model.export(f"{folder}/exported", verbose=False),
+    }
+    said = {}
+    for name, act in ways.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            act()
+        said[name] = [str(each.message) for each in caught if "accumulated" in str(each.message)]
+        kp.barrier()
+    return said

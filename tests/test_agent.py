@@ -30,7 +30,8 @@ os.kill(os.getppid(), signal.SIGSTOP)
 while Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(") ")[2][0] != "T":
     time.sleep(0.001)
 os.write(2, b"Traceback (most recent call last):\\nValueError: this\\n")
-failure = {"note": "failure", "time": time.time(), "message": "ValueError: this", "marks": 0}
+place = {"call": None, "epoch": 0, "step": 0, "marks": 0}
+failure = {"note": "failure", "time": time.time(), "message": "ValueError: this", **place}
 os.write(notes, json.dumps({**failure, "is_consequence": True, "on_all_ranks": False}).encode() + b"\\n")
 os.kill(os.getppid(), signal.SIGCONT)
 time.sleep(1000)

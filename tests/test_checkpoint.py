@@ -2,13 +2,19 @@
 
 import hashlib
 import json
+import os
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
+from keras_par.checkpoint.disk import Disk
+from keras_par.checkpoint.grid import in_a_row
+from keras_par.checkpoint.manifest import File, Manifest
 from tests import checkpoint_tasks
 from tests.jobs import start, write_script
 from tests.ranks.pool import Failure
@@ -64,6 +70,70 @@ def edited_manifest(folder: Path):
     path.write_text(path.read_text().replace('"epoch": 2', '"epoch": 3'))
 
 
+def outside(folder: Path):
+    """A file of the folder's neighbour, whose size and checksum are right."""
+    data = (folder / "rank.1/CKP-2_5.npz").read_bytes()
+    (folder.parent / "victim").write_bytes(data)
+    rewrite(folder, lambda document: document["checkpoint"]["files"][1].update(path="../victim"))
+
+
+def absolute(folder: Path):
+    victim = str((folder / "rank.1/CKP-2_5.npz").absolute())
+    rewrite(folder, lambda document: document["checkpoint"]["files"][1].update(path=victim))
+
+
+def another_name(folder: Path):
+    rewrite(folder, lambda document: document["checkpoint"].update(name="../CKP-2_5"))
+
+
+def linked(folder: Path):
+    """A link to what gives bytes without end."""
+    missing(folder)
+    (folder / "rank.1/CKP-2_5.npz").symlink_to("/dev/zero")
+
+
+def piped(folder: Path):
+    """A pipe into which nobody writes."""
+    missing(folder)
+    os.mkfifo(folder / "rank.1/CKP-2_5.npz")
+
+
+def linked_folder(folder: Path):
+    (folder / "rank.1").rename(folder / "there")
+    (folder / "rank.1").symlink_to(folder / "there")
+
+
+def deep(folder: Path):
+    (folder / "CKP-2_5.json").write_text("[" * 100_000)
+
+
+def of_no_rank(folder: Path):
+    """As the first version wrote it, without the number of ranks."""
+
+    def change(document):
+        document["version"] = 1
+        document["checkpoint"] |= {"layout": "replicated"}
+        del document["checkpoint"]["mesh"], document["checkpoint"]["stopped"]
+
+    rewrite(folder, change)
+
+
+def of_other_kinds(folder: Path):
+    rewrite(folder, lambda document: document["checkpoint"].update(variables=3))
+
+
+def without_a_field(folder: Path):
+    rewrite(folder, lambda document: document["checkpoint"].pop("mesh"))
+
+
+def without_ranks(folder: Path):
+    rewrite(folder, lambda document: document["checkpoint"]["mesh"].update(ranks=[]))
+
+
+def of_other_shape(folder: Path):
+    rewrite(folder, lambda document: document["checkpoint"]["variables"][0].update(shape=[1]))
+
+
 def foreign(folder: Path):
     (folder / "CKP-2_5.json").write_text('{"model": "something else"}')
 
@@ -81,7 +151,19 @@ def pickled(folder: Path):
     rewrite(folder, lambda document: document["checkpoint"]["files"].__setitem__(0, about))
 
 
+RANKS_FILES = ("is damaged, its manifest is wrong in the field 'files'", "use an older one")
 DAMAGES = {
+    outside: RANKS_FILES,
+    absolute: RANKS_FILES,
+    another_name: ("is damaged, its manifest is wrong in the field 'name'", "use an older one"),
+    linked: ("is damaged, its file rank.1/CKP-2_5.npz cannot be read (it is a link", "use an older one"),
+    piped: ("is damaged, its file rank.1/CKP-2_5.npz cannot be read (it is a pipe", "use an older one"),
+    deep: ("is damaged, its manifest cannot be read (maximum recursion depth", "use an older one"),
+    of_no_rank: ("is damaged, its manifest is wrong in the field 'world_size'", "use an older one"),
+    of_other_kinds: ("is damaged, its manifest is wrong in the field 'variables'", "use an older one"),
+    without_a_field: ("is damaged, its manifest is wrong in the field 'mesh'", "use an older one"),
+    without_ranks: ("is damaged, its manifest is wrong in the field 'mesh.ranks'", "use an older one"),
+    of_other_shape: ("is damaged, its file rank.0/CKP-2_5.npz lacks variable", "use an older one"),
     truncated: ("is damaged, its file rank.0/CKP-2_5.npz has", "use an older one"),
     flipped: ("is damaged, its file rank.1/CKP-2_5.npz does not fit its checksum", "use an older one"),
     missing: ("is damaged, its file rank.1/CKP-2_5.npz cannot be read", "use an older one"),
@@ -94,7 +176,7 @@ DAMAGES = {
 
 
 def contents(folder: Path) -> dict:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {str(path): path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
@@ -119,6 +201,23 @@ def test_resuming_takes_the_one_before_and_warns(damage, copy, ranks):
     first, second = (result["warnings"] for result in results)
     assert any(DAMAGES[damage][0] in message for message in first), first
     assert second == []
+
+
+@pytest.mark.parametrize("damage", [outside, absolute, another_name, linked_folder], ids=lambda each: each.__name__)
+def test_pruning_removes_nothing_that_a_forged_manifest_names(damage, copy):
+    damage(copy)
+    (copy / "rank.2").symlink_to(copy / "rank.0")
+    before = contents(copy)
+    for rank in folders.ranks_without_process(copy, 0):
+        folders.remove_leftovers(copy, "CKP", rank, ["CKP-2_5"])  # CKP-1_5 has no manifest that this rank knows of
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is forged
+        complaint = Disk(copy, "CKP", 1, 0).complete(
+            Manifest("CKP-3_5", 3, in_a_row(1), 3, 0, None, 7, None, [], {}, [File("rank.0/CKP-3_5.npz", 0, "")])
+        )
+    assert complaint is None
+    gone = {Path(path).relative_to(copy).as_posix() for path in set(before) - set(contents(copy))}
+    assert gone <= {"CKP-1_5.json", "CKP-2_5.json", "rank.0/CKP-1_5.npz", "rank.1/CKP-1_5.npz", "rank.0/CKP-2_5.npz"}
 
 
 def test_another_seed_is_warned_of(copy, ranks):

@@ -24,6 +24,7 @@ from tests import worlds
 from tests.launcher import Job, of_kind, program, run
 
 RARE, OFTEN = 1000, 3  # steps from one checkpoint to the next
+FULL = Path("/dev/full")
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
 
 
@@ -190,6 +191,9 @@ class Rank(SoloCommunicator):
 def test_a_host_without_room_fails_all_and_leaves_no_manifest(fault, tmp_path, monkeypatch):
     two, results, length = Two(), {}, 3000
     monkeypatch.setattr(memories, "CHUNK_BYTES", 1024)
+    if fault == "full":
+        whole = memories.whole
+        monkeypatch.setattr(memories, "whole", lambda path: FULL.open("wb") if "host-1" in str(path) else whole(path))
 
     def host(rank: int) -> None:
         folder = tmp_path / f"host-{rank}/run"
@@ -197,10 +201,8 @@ def test_a_host_without_room_fails_all_and_leaves_no_manifest(fault, tmp_path, m
         files = [File(f"rank.{each}/CKP-1_1.npz", length + each, "") for each in (0, 1)]
         manifest = Manifest("CKP-1_1", 1, in_a_row(2), 0, 1, None, 7, None, [], {}, files)
         memory.path_for(manifest, files[rank].path).write_bytes(bytes([rank + 1]) * (length + rank))
-        if fault is not None and rank == 1:
-            (folder / "0.1/rank.0").mkdir()
-            target = folder / "0.1/rank.0/CKP-1_1.npz.writing"
-            target.mkdir() if fault == "a folder" else target.symlink_to("/dev/full")
+        if fault == "a folder" and rank == 1:
+            (folder / "0.1/rank.0/CKP-1_1.npz.writing").mkdir(parents=True)
         try:
             results[rank] = memory.complete(manifest)
         except ValueError as error:
@@ -243,3 +245,9 @@ def test_without_a_restart_nothing_is_kept_and_that_is_said(tmp_path):
     ended = run("-np", 2, *worlds.arguments(tmp_path, 1, every=(RARE, OFTEN)), PYTHONWARNINGS="default")
     assert ended.status == 0, ended.stderr
     assert "RankCheckpoint(memory_every=3) keeps nothing in memory" in ended.stderr
+
+
+def test_what_is_no_generation_is_left_alone(tmp_path):
+    for name in ("0.3", "1.4", "a.b", "².1", "0.x", "-1.2"):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in host_memory.generations(tmp_path, 1)] == ["0.3"]

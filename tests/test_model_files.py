@@ -85,3 +85,12 @@ def test_descriptions(ranks, tmp_path):
     results = ranks(2).run(tasks.describe, path=str(tmp_path / "model.json"))
     assert results == [True, True]
     assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
+
+
+@pytest.mark.parametrize(("num_ranks", "num_steps", "is_told"), [(2, 3, True), (2, 4, False), (1, 3, False)])
+def test_gradients_that_are_half_accumulated_are_told_of(num_ranks, num_steps, is_told, ranks, tmp_path):
+    for said in ranks(num_ranks).run(tasks.accumulate_and_save, folder=str(tmp_path), num_steps=num_steps):
+        told = {name for name, sentences in said.items() if sentences}
+        assert told == ({"save", "save_model", "save_weights"} if is_told else set())
+        assert all(len(sentences) <= 1 for sentences in said.values())
+        assert not is_told or "keras-par: Model.save of 'sequential" in said["save"][0]

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 import random
 import subprocess
 import sys
@@ -299,6 +300,21 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
         numbers = chance.choice((b"null", b"-1", b"1e999", b"9" * 30, b'"x"', b"[]", b"{}", b"\n"))
         changed[place:stop] = chance.choice((b"", others, numbers, bytes(changed[place:stop]) * 2))
     return bytes(changed)
+
+
+def test_only_regular_files_are_read(tmp_path):
+    run_folders.by_hand(tmp_path)
+    for name in ("run.json", "events.jsonl", "rank.0/progress.jsonl"):
+        (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / "events.jsonl")  # into which nobody writes
+    (tmp_path / "run.json").symlink_to("/dev/zero")
+    (tmp_path / "rank.0/progress.jsonl").symlink_to("/dev/zero")
+    run = run_folder.read(tmp_path)
+    assert run.notes == [
+        "run.json could not be understood (OSError), so part of the head is missing.",
+        "events.jsonl could not be read (it is a pipe and no regular file).",
+        "rank.0/progress.jsonl could not be read (it is a link and no regular file).",
+    ]
 
 
 def test_a_very_long_run_is_thinned_but_ends_where_it_ended(tmp_path):

@@ -20,6 +20,6 @@ while times < LAST[wanted]:
     print(json.dumps(state))
     times += state[wanted] > 1 if wanted == "quiet" else state[wanted]
     if how and process.stdout is not None:
-        process.num_taken += len(process.stdout.read(1000))
+        process.num_taken += len(process.stdout.read(1000) or b"")
     time.sleep(0.02)
 process.kill()

@@ -14,6 +14,7 @@ JOB = "KERAS_PAR_JOB"  # what tells a job from others, where it is started again
 ATTEMPT = "KERAS_PAR_RESTART_COUNT"
 NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 SHARED = Path("/dev/shm")
+GENERATION = re.compile(r"([0-9]{1,9})\.[0-9]{1,18}")
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -52,8 +53,8 @@ def generation(serial: int) -> str:
 def generations(of: Path, before: int) -> Iterator[Path]:
     """Those of attempts before one, in the folder for a folder on the disk."""
     for path in of.glob("*.*"):
-        number_of_attempt = path.name.partition(".")[0]
-        if number_of_attempt.isdecimal() and int(number_of_attempt) < before:
+        match = GENERATION.fullmatch(path.name)
+        if match and int(match[1]) < before:
             yield path
 
 

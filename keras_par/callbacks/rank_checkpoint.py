@@ -9,6 +9,7 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+from keras_par.base.regular_file import require_folder
 from keras_par.base.version import VERSION
 from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
@@ -117,8 +118,8 @@ class RankCheckpoint(Callback):
         self._every = every
         self._best = Best(monitor, mode) if save_best_only else None
         self._due = Due(None if every == "epoch" else every, every_seconds, self._communicator)
-        disk = Disk(self._directory, prefix, keep, self._communicator.rank)
-        self._writer = Writer(disk, self._directory, asynchronous, self._communicator)
+        self._disk = Disk(self._directory, prefix, keep, self._communicator.rank)
+        self._writer = Writer(self._disk, self._directory, asynchronous, self._communicator)
         self._due_in_memory = Due(memory_every, None, self._communicator)
         self._memory: Writer | None = None
         self._serial = 0
@@ -155,7 +156,7 @@ class RankCheckpoint(Callback):
 
     def on_all_begun(self) -> None:
         """Looks at the folder, in which Resume may have written what was in memory."""
-        found = look_together(self._directory, self._prefix, self._communicator)
+        found = look_together(self._directory, self._prefix, self._disk, self._communicator)
         is_first = self._communicator.rank == 0
         others = folders.ranks_without_process(self._directory, self._communicator.size) if is_first else []
         for rank in (self._communicator.rank, *others):
@@ -208,6 +209,10 @@ class RankCheckpoint(Callback):
     def on_train_end(self, logs=None):
         self._writer.finish()
 
+    def on_fit_exit(self) -> None:
+        """Lets other jobs write to the folder."""
+        self._disk.close()
+
     def on_interrupt(self, epoch_is_complete: bool) -> None:
         """Writes a last checkpoint where the user ends the job, unless only the best are wanted."""
         self._writer.finish()
@@ -256,19 +261,21 @@ class RankCheckpoint(Callback):
         writer.begin(manifest, snapshot.take(self.model, grid, self._communicator.rank) | states, complaint)
 
 
-def look_together(folder: Path, prefix: str, communicator: Communicator) -> dict:
-    """What rank 0 finds in the folder, told to all ranks, each of which makes its own folder in it.
+def look_together(folder: Path, prefix: str, disk: Disk, communicator: Communicator) -> dict:
+    """What rank 0 finds in the folder, which it keeps for this job; each rank makes its own folder in it.
 
     Costs two all-gathers of a few bytes.
 
     Raises:
-        ValueError: on every rank, if a rank cannot make its folder.
+        ValueError: on every rank, if a rank cannot make its folder, or another job writes there.
     """
     found, complaint = None, None
     own = folders.rank_folder(folder, communicator.rank)
     try:
         own.mkdir(parents=True, exist_ok=True)
-        if communicator.rank == 0:
+        require_folder(own)
+        complaint = disk.open()
+        if communicator.rank == 0 and complaint is None:
             complete = folders.complete(folder, prefix)
             found = {
                 "names": [path.stem for path in folder.glob("*.json")],

@@ -12,8 +12,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from keras_par.base.regular_file import opened
+
 TEMPORARY = ".writing"
 BLOCK_BYTES = 2**21  # read at once
+MOST_CHARACTERS = 200  # of why a file is none
 ZIP_HEADER = struct.Struct("<26xHH")  # before each member: the lengths of its name and of what follows that
 
 Arrays = Mapping[str, np.ndarray]
@@ -23,7 +26,8 @@ Arrays = Mapping[str, np.ndarray]
 def whole(path: Path) -> Iterator[Any]:
     """A file to write under another name; then waits until it is on the disk, and gives it its name."""
     unfinished = path.with_name(path.name + TEMPORARY)
-    with unfinished.open("w+b") as file:
+    unfinished.unlink(missing_ok=True)  # which may be a link to a file elsewhere
+    with unfinished.open("x+b") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -54,27 +58,28 @@ class ArrayFile:
     """
 
     def __init__(self, path: Path):
-        with told_as_value_error():
-            self._file = path.open("rb")
+        with contextlib.ExitStack() as until_it_is_one, told_as_value_error():
+            self._file = until_it_is_one.enter_context(opened(path))
+            self._num_bytes = os.fstat(self._file.fileno()).st_size
             with zipfile.ZipFile(self._file) as archive:
                 members = {each.filename.removesuffix(".npy"): each for each in archive.infolist()}
-        if any(each.compress_type != zipfile.ZIP_STORED for each in members.values()):
-            raise ValueError("it is compressed")
-        self._begins = {name: each.header_offset for name, each in members.items()}
+            if any(each.compress_type != zipfile.ZIP_STORED for each in members.values()):
+                raise ValueError("it is compressed")
+            self._begins = {name: each.header_offset for name, each in members.items()}
+            until_it_is_one.pop_all()
 
     @property
     def names(self) -> list[str]:
         """Of its arrays."""
         return list(self._begins)
 
-    def check(self) -> None:
-        """Looks at the begin of each array.
+    def headers(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape and dtype of each array.
 
         Raises:
-            ValueError: one is no array, or one that only pickle could read.
+            ValueError: one is no array, one that only pickle could read, or one that the file has no room for.
         """
-        for name in self._begins:
-            self._header(name)
+        return {name: self._header(name) for name in self._begins}
 
     def read(self, name: str, part: tuple[slice, ...] | None = None) -> np.ndarray:
         """An array, or a part of it; besides that, some megabytes are in memory.
@@ -90,7 +95,10 @@ class ArrayFile:
         part = tuple(slice(0, size) for size in shape) if part is None else part
         if len(part) != len(shape) or any(each.stop > size for each, size in zip(part, shape, strict=True)):
             raise ValueError(f"array '{name}' has the shape {shape}")
-        result = np.empty([each.stop - each.start for each in part], dtype)
+        with told_as_value_error():
+            result = np.empty([each.stop - each.start for each in part], dtype)
+        if not result.size:
+            return result
         num_ones = next((dim for dim, size in enumerate(shape[:-1]) if size != 1), len(shape) - 1)
         with told_as_value_error():
             read_rows(self._file, shape[num_ones:], part[num_ones:], result.reshape(result.shape[num_ones:]))
@@ -108,15 +116,21 @@ class ArrayFile:
             if len(head) < ZIP_HEADER.size:
                 raise ValueError("it ends too early")
             self._file.seek(sum(ZIP_HEADER.unpack(head)), os.SEEK_CUR)
-            return header(self._file)
+            shape, dtype = header(self._file)
+            has_room = math.prod(shape) * max(1, dtype.itemsize) <= self._num_bytes - self._file.tell()
+            if not has_room or min(shape, default=0) < 0:
+                raise ValueError(f"array '{name}' has the shape {shape}")
+            return shape, dtype
 
 
 @contextlib.contextmanager
 def told_as_value_error() -> Iterator[None]:
     try:
         yield
-    except (zipfile.BadZipFile, EOFError, KeyError, OSError) as error:
-        raise ValueError(str(error)) from None
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    except Exception as error:  # whatever zipfile and NumPy raise where a file is something else
+        raise ValueError(next(iter(str(error).splitlines()), type(error).__name__)[:MOST_CHARACTERS]) from None
 
 
 def header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:

@@ -22,13 +22,8 @@ def rank_folder(folder: Path, rank: int) -> Path:
 
 def ranks_without_process(folder: Path, num_ranks: int) -> list[int]:
     """Ranks that have a folder from when the job had more of them."""
-    found = (RANK_FOLDER.fullmatch(path.name) for path in folder.iterdir())
+    found = (RANK_FOLDER.fullmatch(path.name) for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
     return sorted(int(match[1]) for match in found if match and int(match[1]) >= num_ranks)
-
-
-def file_of(name: str, rank: int) -> str:
-    """The path of a rank's file below the checkpoints' folder."""
-    return f"rank.{rank}/{name}.npz"
 
 
 def complete(folder: Path, prefix: str) -> list[Manifest]:
@@ -71,8 +66,9 @@ def free_name(folder: Path, name: str) -> str:
 def remove(folder: Path, manifest: Manifest) -> None:
     """Deletes a checkpoint, its manifest first, so that no moment shows half of one."""
     manifests.path_of(folder, manifest.name).unlink(missing_ok=True)
-    for file in manifest.files:
-        (folder / file.path).unlink(missing_ok=True)
+    for rank in range(manifest.world_size):
+        if not rank_folder(folder, rank).is_symlink():
+            (folder / manifests.file_of(manifest.name, rank)).unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, prefix: str, rank: int, names: Collection[str]) -> None:
@@ -87,7 +83,7 @@ def remove_leftovers(folder: Path, prefix: str, rank: int, names: Collection[str
     for path in rank_folder(folder, rank).iterdir():
         stem = path.name.removesuffix(TEMPORARY).removesuffix(".npz")
         match = NAME.fullmatch(stem)
-        is_ours = match and match["prefix"] == prefix and path.name != stem
+        is_ours = match and match["prefix"] == prefix and path.name != stem and (path.is_symlink() or not path.is_dir())
         if is_ours and (path.name.endswith(TEMPORARY) or stem not in names):
             path.unlink(missing_ok=True)
     if rank == 0:

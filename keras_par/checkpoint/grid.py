@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from keras_par.plan.layout import Axes, shard_of
 from keras_par.plan.mesh import BATCH, Mesh
 
 Part = tuple[slice, ...]
+V = TypeVar("V", bound="Divided")
 
 
 class Divided(Protocol):
@@ -53,9 +54,17 @@ class Grid(Mesh):
 
     def writes(self, variable: Divided, rank: int) -> bool:
         """True for one of the ranks that hold the same part of a variable: the first along the other axes."""
-        own = {axis for axis in variable.axes if axis is not None}
-        own |= set() if variable.across_ranks == "same" else set(self._row_axes)
-        return not any(number for axis, number in self.coordinates(rank).items() if axis not in own)
+        return bool(self.written_by(rank, [variable]))
+
+    def written_by(self, rank: int, variables: Sequence[V]) -> list[V]:
+        """Those of some variables that a rank writes."""
+        moved = {axis for axis, number in self.coordinates(rank).items() if number}
+        rows = set(self._row_axes)
+        return [
+            each
+            for each in variables
+            if moved <= set(each.axes) or (each.across_ranks != "same" and moved <= rows | set(each.axes))
+        ]
 
     def part(self, variable: Divided, rank: int) -> Part:
         """The part of a variable that a rank holds."""

@@ -7,13 +7,20 @@ The manifest is written last and removed first.
 import dataclasses
 import hashlib
 import json
+import random
+import re
 from pathlib import Path
 from typing import Any
 
+from keras_par.base.regular_file import opened
+from keras_par.checkpoint import fields
+from keras_par.checkpoint.fields import Fields, UnfitError, list_of, one_of, or_none
 from keras_par.checkpoint.files import whole
 from keras_par.checkpoint.grid import Grid, in_a_row
 
 FORMAT = "keras-par checkpoint"
+MOST_BYTES = 2**27  # of a manifest, enough for 500,000 variables
+MOST_DIMS = 64  # of a variable or a mesh
 VERSION = 3  # 1 had no mesh: all ranks had other rows and held all variables; 2 knew nothing of callbacks
 
 
@@ -91,6 +98,11 @@ def path_of(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
 
 
+def file_of(name: str, rank: int) -> str:
+    """The path of a rank's file below the checkpoints' folder."""
+    return f"rank.{rank}/{name}.npz"
+
+
 def write(folder: Path, manifest: Manifest) -> None:
     """Makes the checkpoint complete, all at once."""
     body = dataclasses.asdict(manifest)
@@ -100,38 +112,146 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def read(path: Path) -> Manifest:
-    """The manifest in the file `path`.
+    """The manifest in the file `path`. What it says is looked at before anything else is opened or removed by it.
 
     Raises:
         CheckpointError: it is missing, damaged, of something else, or of a newer keras-par.
     """
     try:
-        document = json.loads(path.read_bytes())
+        with opened(path, MOST_BYTES) as file:
+            document = json.loads(file.read())
     except FileNotFoundError:
         raise CheckpointError(f"keras-par: there is no checkpoint '{path}': correct the path.") from None
-    except (OSError, ValueError) as error:
-        raise damaged(path, f"its manifest cannot be read ({error})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise damaged(path, f"its manifest cannot be read ({why})") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CheckpointError(f"keras-par: '{path}' is no checkpoint of keras-par, which would name itself '{FORMAT}'.")
     version = document.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if type(version) is int and VERSION < version < 1000:
         raise CheckpointError(
             f"keras-par: checkpoint '{path}' has format {version}, but this version of keras-par reads up to "
             f"{VERSION}: update keras-par."
         )
-    body = document.get("checkpoint")
-    if not isinstance(body, dict) or document.get("checksum") != checksum(body):
-        raise damaged(path, "its manifest does not fit its checksum")
-    if version == 1:
-        size = body.pop("world_size")
-        if body.pop("layout") != "replicated":
-            raise damaged(path, "its layout is unknown")
-        body["mesh"] = dataclasses.asdict(in_a_row(size))
-    mesh = body["mesh"]
-    shape, names, ranks = (tuple(mesh[key]) for key in ("shape", "axis_names", "ranks"))
-    grid = Grid(shape, names, ranks, mesh["batch_axis"], mesh.get("replica_axis"))
-    variables, files = [Variable(**each) for each in body["variables"]], [File(**each) for each in body["files"]]
-    return Manifest(**{**body, "mesh": grid, "variables": variables, "files": files})
+    try:
+        body = document.get("checkpoint")
+        if not isinstance(body, dict) or document.get("checksum") != checksum(body):
+            raise damaged(path, "its manifest does not fit its checksum")
+        return manifest_of(body, version, path.stem)
+    except RecursionError as error:
+        raise damaged(path, f"its manifest cannot be read ({error})") from None
+    except UnfitError as error:
+        raise damaged(path, f"its manifest is wrong in the field {str(error)!a}") from None
+
+
+def manifest_of(body: dict[str, Any], version: Any, name: str) -> Manifest:
+    """What the manifest of a checkpoint says, which has this name.
+
+    Raises:
+        UnfitError: something in it is not what it must be.
+    """
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise UnfitError("version")
+    said = Fields(body, "")
+    files = said.take("files", list_of(file_from))
+    mesh = said.take("mesh", mesh_of) if version > 1 else mesh_of_old(said, len(files))
+    found = Manifest(
+        name=said.take("name", one_of(name)),
+        serial=said.take("serial", fields.count),
+        mesh=mesh,
+        epoch=said.take("epoch", fields.count),
+        step=said.take("step", fields.count),
+        position=said.take("position", or_none(position_of)),
+        seed=said.take("seed", fields.whole_number),
+        monitored=said.take("monitored", or_none(monitored_of)),
+        variables=said.take("variables", list_of(lambda each: variable_of(each, mesh))),
+        versions=said.take("versions", versions_of),
+        files=files,
+        stopped=said.take("stopped", fields.flag, False),
+    )
+    said.end()
+    if [file.path for file in found.files] != [file_of(name, rank) for rank in range(found.world_size)]:
+        raise UnfitError("files")
+    if len({variable.name for variable in found.variables}) < len(found.variables):
+        raise UnfitError("variables")
+    return found
+
+
+def mesh_of(content: Any) -> Grid:
+    said = Fields(content, "mesh.")
+    shape = said.take("shape", list_of(fields.size, MOST_DIMS))
+    names = said.take("axis_names", list_of(fields.text, MOST_DIMS))
+    ranks = said.take("ranks", list_of(fields.count))
+    batch, replica = said.take("batch_axis", fields.text), said.take("replica_axis", or_none(fields.text), None)
+    said.end()
+    if not len(shape) == len(names) == len(set(names)):
+        raise UnfitError("mesh.axis_names")
+    if batch not in names or batch == replica or (replica is not None and replica not in names):
+        raise UnfitError("mesh.batch_axis")
+    try:
+        return Grid(tuple(shape), tuple(names), tuple(ranks), batch, replica)
+    except ValueError:
+        raise UnfitError("mesh.ranks") from None
+
+
+def mesh_of_old(said: Fields, num_files: int) -> Grid:
+    """That of a checkpoint of version 1, which has a file of each rank."""
+    said.take("layout", one_of("replicated"))
+    if said.take("world_size", fields.size) != num_files:
+        raise UnfitError("files")
+    return in_a_row(num_files)
+
+
+def variable_of(content: Any, mesh: Grid) -> Variable:
+    said = Fields(content, "variables.")
+    found = Variable(
+        name=said.take("name", fields.text),
+        shape=said.take("shape", list_of(fields.count, MOST_DIMS)),
+        dtype=said.take("dtype", fields.text),
+        across_ranks=said.take("across_ranks", one_of("same", "sum", "mean", "first", "seed")),
+        axes=said.take("axes", list_of(or_none(one_of(*mesh.axis_names))), []),
+    )
+    said.end()
+    own = [axis for axis in found.axes if axis is not None]
+    if len(found.axes) not in (0, len(found.shape)) or len(set(own)) < len(own):
+        raise UnfitError("variables.axes")
+    return found
+
+
+def file_from(content: Any) -> File:
+    said = Fields(content, "files.")
+    found = File(said.take("path", fields.text), said.take("num_bytes", fields.count), said.take("sha256", fields.text))
+    said.end()
+    return found
+
+
+def position_of(value: Any) -> list:
+    """The position in the data, as `seam.feed.position.Position` has it."""
+    counts = (fields.count, or_none(fields.count), or_none(fields.count), fields.count)
+    if not isinstance(value, list) or len(value) != len(counts) + 2:
+        raise ValueError
+    earlier, *numbers, order = value
+    if not isinstance(earlier, str) or not re.fullmatch("[01]*", earlier):
+        raise ValueError
+    found = [earlier, *(kind(each) for kind, each in zip(counts, numbers, strict=True)), order]
+    if order is not None:
+        try:
+            random_state, internal, gauss = json.loads(order)
+            random.Random().setstate((random_state, tuple(internal), gauss))
+        except Exception:  # whatever Python's generator raises where it is given something else
+            raise ValueError from None
+    return found
+
+
+def monitored_of(value: Any) -> list:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError
+    return [fields.text(value[0]), fields.number(value[1])]
+
+
+def versions_of(value: Any) -> dict[str, str]:
+    said = Fields(value, "versions.")
+    return {name: said.take(name, fields.text) for name in value}
 
 
 def damaged(path: Path, why: str) -> CheckpointError:

@@ -1,14 +1,17 @@
 """A checkpoint's files, checked as streams of bytes and read one array at a time."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
+from keras_par.base.regular_file import opened, require_folder
 from keras_par.checkpoint import manifest as manifests
-from keras_par.checkpoint.files import ArrayFile
+from keras_par.checkpoint.files import ArrayFile, bits
 from keras_par.checkpoint.grid import Part, overlap, within
-from keras_par.checkpoint.manifest import CheckpointError, File, Manifest, Variable
+from keras_par.checkpoint.manifest import CheckpointError, Manifest, Variable
 
 MOST_OPEN = 64  # files at a time
 
@@ -44,7 +47,7 @@ class Reader:
         try:
             return self._file(rank).read(name, part)
         except ValueError as error:
-            raise self._damaged(self.manifest.files[rank], f"cannot be read ({error})") from None
+            raise self.damaged(rank, f"cannot be read ({error})") from None
 
     def part_of(self, variable: Variable, place: int, wanted: Part, dtype: np.dtype) -> np.ndarray:
         """A part of a variable's value at one place of the data, put together from the files that have some of it.
@@ -65,6 +68,11 @@ class Reader:
             result[within(common, wanted)] = piece
         return np.empty([each.stop - each.start for each in wanted], dtype) if result is None else result
 
+    def damaged(self, rank: int, why: str) -> CheckpointError:
+        """The error that a rank's file cannot be used."""
+        path = manifests.path_of(self._folder, self.manifest.name)
+        return manifests.damaged(path, f"its file {self.manifest.files[rank].path} {why}")
+
     def close(self) -> None:
         """Closes the files; reading opens them again."""
         for file in self._open.values():
@@ -81,25 +89,36 @@ class Reader:
     def _check(self, rank: int) -> None:
         file = self.manifest.files[rank]
         try:
-            with (self._folder / file.path).open("rb") as stream:
+            require_folder((self._folder / file.path).parent)
+            with opened(self._folder / file.path) as stream:
+                num_bytes = os.fstat(stream.fileno()).st_size
+                if num_bytes != file.num_bytes:
+                    raise self.damaged(rank, f"has {num_bytes} bytes instead of {file.num_bytes}")
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
-                num_bytes = stream.tell()
         except OSError as error:
-            raise self._damaged(file, f"cannot be read ({error.strerror})") from None
-        if num_bytes != file.num_bytes:
-            raise self._damaged(file, f"has {num_bytes} bytes instead of {file.num_bytes}")
+            raise self.damaged(rank, f"cannot be read ({error.strerror})") from None
         if digest != file.sha256:
-            raise self._damaged(file, "does not fit its checksum")
+            raise self.damaged(rank, "does not fit its checksum")
         try:
-            self._file(rank).check()
+            headers = self._file(rank).headers()
         except ValueError as error:
-            raise self._damaged(file, f"holds no arrays ({error})") from None
+            raise self.damaged(rank, f"holds no arrays ({error})") from None
         finally:
             self.close()
+        mesh = self.manifest.mesh
+        for variable in mesh.written_by(rank, self.manifest.variables):
+            shape = tuple(part.stop - part.start for part in mesh.part(variable, rank))
+            if headers.get(variable.name) != (shape, stored(variable.dtype)):
+                name, dtype = variable.name[:99], variable.dtype[:20]
+                raise self.damaged(rank, f"lacks variable {name!r} of shape {shape} and dtype {dtype!r}")
 
-    def _damaged(self, file: File, why: str) -> CheckpointError:
-        path = manifests.path_of(self._folder, self.manifest.name)
-        return manifests.damaged(path, f"its file {file.path} {why}")
+
+def stored(name: str) -> np.dtype | None:
+    """The dtype in files of variables of a dtype of this name; None if there is none such."""
+    try:
+        return bits(np.empty(0, tf.as_dtype(name).as_numpy_dtype)).dtype
+    except (TypeError, KeyError, ValueError):
+        return None
 
 
 def as_dtype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from keras_par.base import host_memory
+from keras_par.base.regular_file import opened
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import whole
@@ -96,7 +97,7 @@ def held_in(folder: Path) -> list[Held]:
 def fits(path: Path, file: File) -> bool:
     """True if a file is there and is what its checkpoint was written with."""
     try:
-        with path.open("rb") as stream:
+        with opened(path, file.num_bytes) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
     except OSError:
         return False
@@ -128,9 +129,9 @@ def copied(held: Held, folder: Path, ranks: Sequence[int]) -> str | None:
     """Copies the files of some ranks; why it cannot, in a sentence."""
     try:
         for rank in ranks:
-            relative = folders.file_of(held.name, rank)
+            relative = manifests.file_of(held.name, rank)
             (folder / relative).parent.mkdir(parents=True, exist_ok=True)
-            with (Path(held.folder) / relative).open("rb") as source, whole(folder / relative) as target:
+            with opened(Path(held.folder) / relative) as source, whole(folder / relative) as target:
                 shutil.copyfileobj(source, target)
     except OSError as error:
         return cannot_write(held, folder, error)

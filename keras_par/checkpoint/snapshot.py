@@ -152,9 +152,17 @@ def random_state() -> dict[str, np.ndarray]:
 
 
 def restore_random_state(reader: Reader, rank: int) -> None:
-    """Gives the global generators of Python and NumPy the states in a rank's file."""
-    states = json.loads(reader.read(rank, RANDOM).tobytes())
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
-    name, keys, *rest = states["numpy"]
-    np.random.set_state((name, np.array(keys, np.uint32), *rest))
+    """Gives the global generators of Python and NumPy the states in a rank's file.
+
+    Raises:
+        CheckpointError: the file has none.
+    """
+    document = reader.read(rank, RANDOM).tobytes()
+    try:
+        states = json.loads(document)
+        version, internal, gauss = states["python"]
+        random.setstate((version, tuple(internal), gauss))
+        name, keys, *rest = states["numpy"]
+        np.random.set_state((name, np.array(keys, np.uint32), *rest))
+    except Exception:  # whatever the generators raise where they are given something else
+        raise reader.damaged(rank, "has no states of random generators") from None

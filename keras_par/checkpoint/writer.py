@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from keras_par.checkpoint import folder as folders
+from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import write_arrays
 from keras_par.checkpoint.manifest import File, Manifest
 from keras_par.comm.agreement import exchange
@@ -116,7 +117,7 @@ class Writer:
         self._manifest = None
 
     def _write(self, manifest: Manifest, arrays: Mapping[str, np.ndarray]) -> None:
-        relative = folders.file_of(manifest.name, self._communicator.rank)
+        relative = manifests.file_of(manifest.name, self._communicator.rank)
         path: Path | str = relative
         try:
             path = self._home.path_for(manifest, relative)

@@ -198,6 +198,8 @@ def supervise(job: Job, engine: str, folder: RunFolder, console: Console, interr
         console: where things are shown.
         interrupts: the signals that the user has sent, appended to as they come.
     """
+    if folder.note is not None:
+        console.say(folder.note)
     folder.describe(
         command=list(job.command),
         engine=engine,
@@ -206,7 +208,10 @@ def supervise(job: Job, engine: str, folder: RunFolder, console: Console, interr
         keras_par=VERSION,
         python=platform.python_version(),
     )
-    status = Attempts(job, folder, console, interrupts).run()
+    try:
+        status = Attempts(job, folder, console, interrupts).run()
+    finally:
+        folder.close()
     if folder.complaint:
         console.say(folder.complaint)
     return status

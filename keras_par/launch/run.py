@@ -193,7 +193,7 @@ def run(arguments: argparse.Namespace) -> int:
         return complain("run", str(error))
     settings = settings_of(arguments)
     if not settings.forward:
-        console.say(f"the ranks' output goes to {arguments.log_dir}/rank.<r>/stdout and stderr; --tee shows it, too")
+        console.say(f"the ranks' output goes to {folder.path}/rank.<r>/stdout and stderr; --tee shows it, too")
     job = Job(command, worlds, plan, arguments.max_restarts, settings, ssh)
     with noted_signals(until_exit=True) as interrupts:
         status = supervise(job, engine, folder, console, interrupts)

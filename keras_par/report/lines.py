@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from keras_par.base.regular_file import opened
+
 T = TypeVar("T")
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
@@ -16,7 +18,7 @@ def read_lines(path: Path, name: str, parse: Callable[[dict[str, Any]], T], note
     """
     unreadable = 0
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             for line in file:
                 try:
                     parsed = parse(json.loads(line))

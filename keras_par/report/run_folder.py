@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keras_par.base.regular_file import opened
 from keras_par.report import fields
 from keras_par.report.lines import UNREADABLE, read_lines
 from keras_par.report.progress import Progress, most_samples, parse_sample
 
 MOST_RANKS = 100_000
+MOST_BYTES = 2**26  # of run.json
 VERSIONS = ("tensorflow", "keras", "horovod")  # that ranks tell of
 
 
@@ -92,7 +94,8 @@ def read(folder: Path) -> Run:
 def read_description(run: Run, path: Path) -> None:
     """Fills in what run.json says, as much of it as can be read."""
     try:
-        content = json.loads(path.read_bytes())
+        with opened(path, MOST_BYTES) as file:
+            content = json.loads(file.read())
         run.num_ranks = count_of_ranks(content["num_ranks"])
         run.started = fields.moment(content["started"])
         run.command = [fields.text(part) for part in content["command"]]

@@ -53,11 +53,13 @@ def together(original):
         binding = told(lambda: bindings.for_call(self, kind))
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
+        exits: contextlib.AbstractContextManager = contextlib.nullcontext()
         if kind == "fit":
             call.arguments["callbacks"] = with_our_own(self, call.arguments["callbacks"], binding is not None)
+            exits = memories.told_of_exit(listed(call.arguments["callbacks"]))
         is_common = binding is not None or bindings.is_alone()
         turn = contextlib.nullcontext() if binding is None else turns.turn(f"{kind} of '{self.name}'")
-        with turn, heartbeat.current().call(kind, is_common), epochs.released_after():
+        with turn, heartbeat.current().call(kind, is_common), epochs.released_after(), exits:
             if binding is None:
                 with alone(self):
                     return original(*call.args, **call.kwargs)

@@ -1,6 +1,8 @@
 """What callbacks remember from one epoch or step to the next, for those that save and restore a run."""
 
+import contextlib
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -75,6 +77,15 @@ def introduce(callbacks: list[keras.callbacks.Callback]) -> list[keras.callbacks
     late = [each for each in before if trait(each, "comes_after_memories")]
     tell(callbacks, "meet", callbacks)
     return [*(each for each in before if not any(each is other for other in late)), *late, *rest]
+
+
+@contextlib.contextmanager
+def told_of_exit(callbacks: list[keras.callbacks.Callback]) -> Iterator[None]:
+    """Calls `on_fit_exit()` of each callback that has it, however what is within ends."""
+    try:
+        yield
+    finally:
+        tell(callbacks, "on_fit_exit")
 
 
 class AllBegun(Callback):

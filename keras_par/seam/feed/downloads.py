@@ -35,7 +35,7 @@ def get_file(original):
         _num_calls[key] += 1
         with locked(lock_of(call.arguments)) as note:
             done = noted(note)
-            if done.get("key") == key and done["number"] >= _num_calls[key]:
+            if done.get("key") == key and done.get("number", 0) >= _num_calls[key]:
                 return done["path"]
             path = original(*args, **kwargs)
             write(note, {"key": key, "number": _num_calls[key], "path": str(path)})
@@ -69,9 +69,10 @@ def noted(file: TextIO) -> dict[str, Any]:
     file.seek(0)
     text = file.read()
     try:
-        return json.loads(text) if text else {}
-    except ValueError:  # of a process that was killed
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):  # of a process that was killed
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write(file: TextIO, note: dict[str, Any]) -> None:

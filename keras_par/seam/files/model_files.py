@@ -5,6 +5,8 @@ nothing else meanwhile, take part in that. So anything that saves or loads works
 """
 
 import contextlib
+import contextvars
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +27,8 @@ from keras_par.seam.variables.sharded_variable import ShardedVariable
 from keras_par.sharding.collectives import gather
 from keras_par.sharding.views import leader, led_by, local_view, sharded
 
+_is_told: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_is_told", default=False)
+
 DONE = -1
 WHOLE_FILES = {"save": "Model.save", "save_weights": "Model.save_weights", "export": "Model.export"}
 
@@ -39,8 +43,13 @@ def saved_together(original):
     what = WHOLE_FILES.get(original.__name__, f"keras.saving.{original.__name__}")
 
     def replacement(model, *args, **kwargs):
-        if leader() is not None or not divided(model):
+        if leader() is not None:
             return original(model, *args, **kwargs)
+        if not divided(model):
+            if what != WHOLE_FILES["export"]:
+                warn_of_accumulators(model, what)
+            with told_of_accumulators():
+                return original(model, *args, **kwargs)
 
         def write():
             whole = in_one_piece(model) if what == WHOLE_FILES["export"] else model
@@ -49,6 +58,31 @@ def saved_together(original):
         return together(model, what, write, sums_accumulators=True)
 
     return replacement
+
+
+def warn_of_accumulators(model: keras.Model, what: str) -> None:
+    """Says once a save that a file gets this rank's part of gradients that are being accumulated."""
+    is_alone = not isinstance(model, keras.Model) or bindings.of(model) is None or world.current().size == 1
+    if is_alone or _is_told.get():
+        return
+    partial = [variable for variable in state_of(model) if is_partial(variable)]
+    if any(bool(tf.reduce_any(variable.value != 0)) for variable in partial):
+        warnings.warn(
+            f"keras-par: {what} of '{model.name}' saves gradients that are half accumulated, of which this rank has "
+            "those of its own rows, so that training that goes on from the file differs from one process's: save after "
+            "a multiple of gradient_accumulation_steps, or by RankCheckpoint.",
+            stacklevel=3,
+        )
+
+
+@contextlib.contextmanager
+def told_of_accumulators() -> Iterator[None]:
+    """Within, nothing is said of accumulated gradients: it was, or they are those of all ranks."""
+    token = _is_told.set(True)
+    try:
+        yield
+    finally:
+        _is_told.reset(token)
 
 
 def together(model: keras.Model, what: str, act: Callable[[], Any], sums_accumulators: bool = False) -> Any:
@@ -216,7 +250,8 @@ def whole_accumulators(model: keras.Model, data: Communicator) -> Iterator[None]
             for i, total in zip(members, totals, strict=True):
                 partial[i].assign(total)
     try:
-        yield
+        with told_of_accumulators():
+            yield
     finally:
         with local_view():
             for variable, value in zip(partial, own, strict=True):

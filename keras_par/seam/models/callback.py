@@ -53,6 +53,9 @@ class Callback(keras.callbacks.Callback):
     def on_all_begun(self) -> None:
         """Called once `on_train_begin` of all callbacks has been."""
 
+    def on_fit_exit(self) -> None:
+        """Called when `fit` is left, also by an error; must not talk to the other ranks."""
+
     def on_interrupt(self, epoch_is_complete: bool) -> None:
         """Called on every rank, after the same step, when the user ends the job; may talk to the other ranks."""
 
