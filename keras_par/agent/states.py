@@ -23,10 +23,6 @@ class State:
     quiet: float = 0.0  # seconds without progress
     is_stopped: bool = False  # by a signal
     python_seconds: float = 0.0  # since its Python threads last ran
-    has_failed: bool = False  # it has told an error, and has begun no step since
-    has_ended: bool = False  # its script; its process may stay
-    is_replaced: bool = False  # its process has become another program
-    threads: str = ""  # that Python waits for, since the script has ended
     loss: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     step_times: dict[str, int] = field(default_factory=dict)
@@ -34,6 +30,10 @@ class State:
     cpu: float = 0.0
     has_closed: bool = False  # what it inherited, and so its connections maybe
     is_writing: bool = False  # more output than is taken
+    has_failed: bool = False  # it has told an error, and has begun no step since
+    has_ended: bool = False  # its script; its process may stay
+    is_replaced: bool = False  # its process has become another program
+    threads: str = ""  # that Python waits for, since the script has ended
 
     @property
     def is_over(self) -> bool:
