@@ -515,7 +515,7 @@ def test_the_host_decides_what_is_recommended(changes, gpus, ranks, threads, bin
 def test_an_impossible_number_of_ranks_is_refused(number, call, capsys):
     with pytest.raises(SystemExit, match="2"):
         call(f"--np={number}")
-    assert f"--np: '{number}' is not a whole number of at least 2" in capsys.readouterr().err
+    assert f"--np: '{number}' must be a whole number of at least 2" in capsys.readouterr().err
 
 
 def test_help_fits_80_columns(call, capsys):
