@@ -533,7 +533,10 @@ def test_functions_that_costs_count_have_rules(ranks):
 def test_calibrate_needs_two_ranks(tmp_path):
     command = [str(scripts() / "keras-par"), "calibrate", "-np", "1", "--write", str(tmp_path / "machine.toml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "is not a whole number of at least 2" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (
+        2,
+        1,
+    ) and "must be a whole number of at least 2" in done.stderr
 
 
 @pytest.mark.slow

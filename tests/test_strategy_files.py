@@ -264,7 +264,7 @@ def test_load_strategy_takes_a_path_and_meshes_of_any_kind(ranks, tmp_path):
                 "shape": shape,
                 "batch": "batch",
                 "auto_shard_dataset": True,
-                "options": ("mean", 16, None, True, "drop", None, "mean", "auto", False, False, (), 0, 64.0, None),
+                "options": ("mean", 16, None, True, "drop", None, "auto", "auto", False, True, (), 0, 64.0, None),
             }
     for found in ranks(2).run(catalogue_tasks.load, arguments=["data-parallel-bf16"]):
         assert (found["kind"], found["options"][2]) == ("DataParallel", "bf16")

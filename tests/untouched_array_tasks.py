@@ -137,9 +137,8 @@ def written_to(storage: str, num_rows: int, folder: str, kinds=tuple(INPUTS), me
                     inputs.pop("y", None)
                 watched.call(name, kind, **inputs, verbose=0)
         for name in ON_BATCH:
-            watched.call(
-                name, "rows", rows[:BATCH_SIZE], *([] if name == "predict_on_batch" else [targets(BATCH_SIZE)])
-            )
+            batch = rows[:BATCH_SIZE]
+            watched.call(name, "rows", batch, *([] if name == "predict_on_batch" else [targets(len(batch))]))
     return watched.outcome
 
 

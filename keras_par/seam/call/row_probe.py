@@ -29,17 +29,21 @@ logger = logging.getLogger("keras_par")
 
 
 class LoneCommunicator(SoloCommunicator):
-    """One rank, which notes that it was asked for others."""
+    """One rank, which notes that it was asked for others, and if `kp.ops` asked."""
 
-    asked = False
+    asked = asked_by_ops = False
 
     def all_reduce(self, tensors, name, op="sum", sent_as=None):
-        self.asked = True
+        self._note(name)
         return super().all_reduce(tensors, name, op, sent_as)
 
     def all_gather(self, tensor, name):
-        self.asked = True
+        self._note(name)
         return super().all_gather(tensor, name)
+
+    def _note(self, name: str) -> None:
+        self.asked = True
+        self.asked_by_ops |= name.startswith("kp.ops.")
 
 
 def unknown_losses(model: keras.Model) -> list[Loss]:

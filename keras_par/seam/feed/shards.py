@@ -57,7 +57,11 @@ def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Sh
     if even:
         return EvenShard(batch, tf.constant(True))
     local, total = tf.cast(local, tf.int64), tf.cast(total, tf.int64)
-    return ThinShard(batch, local, total, local > 0) if thin else Shard(batch, local, total)
+    if not thin:
+        return Shard(batch, local, total)
+    # Of a constant TensorFlow would make others, and ask other ranks for their sums while it optimizes the graph.
+    local = tf.raw_ops.PlaceholderWithDefault(input=local, shape=[])
+    return ThinShard(batch, local, total, local > 0)
 
 
 def maybe_empty(part: Part, has_rows: bool) -> ThinShard:

@@ -85,7 +85,8 @@ def global_moments(step: steps.Step, inputs: tf.Tensor, mask, dims: list[int]) -
             of_mean, of_variance = (each * inverse for each in tf.split(everything, 2))
             rest = of_mean - 2 * shift * of_variance
             rest, factor, center = (tf.reshape(each, per_channel) for each in (rest, 2 * of_variance, mean))
-            return of_rows(masked(rest + factor * (x - center), kept))
+            gradient = of_rows(masked(rest + factor * (x - center), kept))
+            return differentiable.kept(gradient, everything) if step.thin else gradient
 
         return (mean, variance), backward
 
