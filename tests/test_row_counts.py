@@ -18,7 +18,9 @@ def test_common_functions_take_a_number_of_rows(in_graph, ranks):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("module", ["keras.ops", "tensorflow", "tensorflow.math", "numpy"])
+@pytest.mark.parametrize(
+    "module", [pytest.param("keras.ops", marks=pytest.mark.slow), "tensorflow", "tensorflow.math", "numpy"]
+)
 def test_functions_take_a_number_of_rows_in_any_place(module, ranks):
     count, found = ranks(2).run(row_count_tasks.differences, module=module, in_graph=False)[0]
     assert count > 300
