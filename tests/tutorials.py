@@ -21,7 +21,7 @@ from tests.ranks.pool import WITH_EXTRAS, environment
 FENCE = re.compile(r"^```(?P<kind>\S+)(?P<options>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 NUMBER = r"[-+]?\d+\.\d+(?:e[-+]?\d+)?"
 RANK = re.compile(r"\[(\d+)\] ")
-TIME = re.compile(rf"(?:{NUMBER}|\d+) ?(?:ms|s|min|h)\b|\d+:\d\d(?::\d\d)?\b")
+TIME = re.compile(rf"\d+ (?:h|min) \d+ (?:min|s)\b|(?:{NUMBER}|\d+) ?(?:ms|s|min|h)\b|\d+:\d\d(?::\d\d)?\b")
 NEAR = 0.01
 SECONDS = 300  # that a command may take
 
