@@ -111,7 +111,7 @@ def train(feed: str, table: str, distributed: bool, eagerly: bool = False, **opt
             "logs": history,
             "evaluate": model.evaluate(again, verbose=0),
             "predict": model.predict(again, verbose=0),
-            "on a batch": model.train_on_batch(*first),
+            "on a batch": [model.train_on_batch(*first)],
         }
 
 
