@@ -90,7 +90,7 @@ LOSSES = {
     "class balanced": balanced,
     "subclass": Circular,
     "subclass that is summed": lambda: Circular(reduction="sum"),
-    "mean that is summed": lambda: keras.losses.get(mean_of_rows) and summed(mean_of_rows),
+    "mean that is summed": lambda: summed(mean_of_rows),
     "dice": lambda: on_signs(keras.losses.Dice()),
     "tversky": lambda: on_signs(keras.losses.Tversky(alpha=0.3)),
     "dice of each row": lambda: on_signs(keras.losses.Dice(axis=1)),

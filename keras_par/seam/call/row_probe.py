@@ -83,7 +83,7 @@ def call(program: Program, batch: Any, kinds: dict[int, Kind], most_rows: int) -
     with binding.scope(), step.current():
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(some_rows(batch, given, 0, count))
         outputs = model(x, training=False)
-        if kinds is not None and unknown_losses(model):
+        if unknown_losses(model):
             model._compile_loss(y, outputs, sample_weight)
 
         def is_alike(start: int, stop: int) -> bool:
