@@ -71,9 +71,10 @@ def worker(args: argparse.Namespace) -> None:
     parts: dict[str, tuple[Callable, bool]] = {
         "random numbers, even batches": (drawing(True), False),
         "random numbers, unknown sizes": (drawing(False), False),
-        "weights compared, twice an epoch": (looking(f"{SEAM}.together.run.require_same_weights"), False),
+        "weights compared, twice an epoch": (looking(f"{SEAM}.together.run.require_same_weights", nothing), False),
         "a metric of one's own noted": (noting, False),
-        "losses looked at, once": (looking(f"{SEAM}.call.probe.warn_of_others", own=True), True),
+        "losses looked at, once": (looking(f"{SEAM}.call.probe.look", unlooked), True),
+        "an own step's losses looked at, once": (looking(f"{SEAM}.call.probe.look", unlooked, own=True), True),
     }
     measured = [
         compared(what, make, args.steps, args.rounds, fresh)
@@ -108,11 +109,11 @@ def spread(y_true, y_pred):
     return keras.ops.max(y_pred, -1) - keras.ops.min(y_pred, -1)
 
 
-def looking(target: str, own: bool = False) -> Callable:
-    """Makes fits with one of the looks, or without."""
+def looking(target: str, instead: Callable, own: bool = False) -> Callable:
+    """Makes fits with one of the looks, or with something instead that does not look."""
 
     def make(steps: int, is_with: bool) -> Callable[[], float]:
-        patch = contextlib.nullcontext if is_with else lambda: mock.patch(target, nothing)
+        patch = contextlib.nullcontext if is_with else lambda: mock.patch(target, instead)
         return timed(lambda: network(own=own), batches(steps, True), patch)
 
     return make
@@ -120,6 +121,11 @@ def looking(target: str, own: bool = False) -> Callable:
 
 def nothing(*args, **kwargs) -> None:
     """Stands in for what is left out."""
+
+
+def unlooked(program, iterator):
+    """Stands in for the look at the first batch."""
+    return iterator
 
 
 def timed(build: Callable, data, patch: Callable) -> Callable[[], float]:

@@ -1,5 +1,6 @@
 """Starts whole jobs as a user does, by mpirun, horovodrun or plain python."""
 
+import json
 import re
 import subprocess
 import sys
@@ -26,6 +27,11 @@ class Ended:
     def find(self, pattern: str) -> list:
         """All matches of a regular expression in the output."""
         return re.findall(pattern, self.output)
+
+    def values(self, label: str) -> list:
+        """The JSON values that stand behind a label, wherever lines begin and end."""
+        after = self.output.split(label)[1:]
+        return [json.JSONDecoder().raw_decode(text)[0] for text in after]
 
 
 LAUNCHERS = {

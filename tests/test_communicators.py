@@ -1,7 +1,5 @@
 """Every communicator keeps one contract, on each engine and through each wrapper, and a broken one is found out."""
 
-import json
-
 import pytest
 
 from tests import communicator_tasks as tasks
@@ -39,7 +37,7 @@ def test_the_contract_is_kept_in_groups_of_ranks(kind, ranks):
 def test_the_contract_is_kept_by_gloo_and_by_ranks_that_are_watched(launcher):
     job = start(launcher, 2, "-m", "tests.programs.communicators")
     assert job.status == 0, job.output
-    found = sorted(json.loads(line) for line in job.find(r"contract: (.*\])"))
+    found = sorted(job.values("contract: "))
     wrapper = "WatchedCommunicator" if launcher == "keras-par run" else "SharedMemoryCommunicator"
     engine = "gloo" if "gloo" in launcher else "mpi"
     assert found == [[rank, 2, engine, wrapper, []] for rank in range(2)], job.output

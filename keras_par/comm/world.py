@@ -3,6 +3,7 @@
 from keras_par.comm.communicator import Communicator
 
 _active: Communicator | None = None
+_no_return: str | None = None  # why this process, which has left its job, cannot join one again
 
 
 def begin(communicator: Communicator) -> None:
@@ -19,8 +20,18 @@ def current() -> Communicator:
         RuntimeError: communication has not been started.
     """
     if _active is None:
+        require_may_begin()
         raise RuntimeError("keras-par: call kp.init() first.")
     return _active
+
+
+def require_may_begin() -> None:
+    """
+    Raises:
+        RuntimeError: this process has left its job for good.
+    """
+    if _no_return is not None:
+        raise RuntimeError(_no_return)
 
 
 def is_started() -> bool:
@@ -34,9 +45,19 @@ def replace(communicator: Communicator) -> Communicator:
     return before
 
 
-def stop() -> None:
-    """Leaves the job; collectives that other ranks are waiting in fail instead of hanging."""
-    global _active
+def stop(no_return: str | None = None) -> None:
+    """Leaves the job; collectives that other ranks are waiting in fail instead of hanging.
+
+    Args:
+        no_return: a sentence that says why it is for good. MPI always is: no process starts it twice.
+    """
+    global _active, _no_return
     if _active is not None:
+        if _active.engine == "mpi":
+            no_return = no_return or (
+                "keras-par: this process has left its job by kp.shutdown(), and MPI starts only once in a process: "
+                "call kp.shutdown() at the end, or start the job over Gloo (keras-par run --engine gloo)."
+            )
+        _no_return = no_return
         _active.shutdown()
         _active = None

@@ -46,8 +46,9 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
     Raises:
         ValueError: `engine` or `seed` is unknown.
         RuntimeError: the launch does not offer `engine`, numbered processes do not make one job or have an impossible
-            DEVICE_ID, Horovod is missing or does not load, this version of Keras is not supported, or this process is
-            a worker that multiprocessing has started within a rank.
+            DEVICE_ID, Horovod is missing or does not load, this version of Keras is not supported, this process is a
+            worker that multiprocessing has started within a rank, or it has left its job for good: by an error that
+            other ranks did not have, or by `kp.shutdown()` over MPI.
 
     Costs a few all-gathers of some kilobytes the first time, and no collective later.
     """
@@ -69,6 +70,8 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
 
 def shutdown() -> None:
     """Leaves the job, which happens by itself at exit. Other ranks that still wait for this one get an error.
+
+    Over Gloo `kp.init()` may start a new job of the same ranks afterwards; over MPI it cannot.
 
     Example:
         ```python

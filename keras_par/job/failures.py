@@ -219,7 +219,10 @@ def explain(error: Exception) -> Exception:
                 tell_launcher(error, on_all_ranks=True)
             _board.next_round()
         else:
-            world.stop()
+            world.stop(
+                f"keras-par: this rank failed before other ranks did ({summary(error)}), which has ended its job for "
+                "all of them: let the error end the script, and start it again, as keras-par run --max-restarts does."
+            )
             _board.wait_until_heard()
     told._keras_par_told = True  # type: ignore[attr-defined]
     return told

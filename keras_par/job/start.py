@@ -19,11 +19,13 @@ def start(engine: str | None = None) -> Communicator:
 
     Raises:
         ValueError: `engine` is not one of these.
-        RuntimeError: the launch does not offer `engine`, or Horovod is missing or does not load.
+        RuntimeError: the launch does not offer `engine`, Horovod is missing or does not load, or this process has left
+            its job for good.
     """
     if engine not in (None, "mpi", "gloo", "solo"):
         raise ValueError(f"keras-par: engine={engine!r} is unknown, use 'mpi', 'gloo', 'solo' or None.")
     if not world.is_started():
+        world.require_may_begin()
         world.begin(create(engine, launch.detect()))
         atexit.register(world.stop)
     elif engine not in (None, world.current().engine):

@@ -11,6 +11,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from keras_par.job import heartbeat
 from keras_par.seam.call.inexact import say_of_unknown_length
+from keras_par.seam.feed.batches import Batches
 from keras_par.seam.feed.input import Source, without_distribution
 from keras_par.seam.feed.let_go import let_go_aside
 from keras_par.seam.feed.position import Position, order_of, replay
@@ -184,7 +185,7 @@ class ShardedEpochIterator(TFEpochIterator):
             self._num_epochs += 1
             self._compare(self._read[-1])
             raise StopIteration
-        return begin_step, end_step, iter(batches)
+        return begin_step, end_step, Batches(batches, self.element_spec)
 
     def _filled_up(self, batches: list[Part]) -> list[ThinShard]:
         """This rank's batches, and stand-ins without rows for those that only other ranks have."""

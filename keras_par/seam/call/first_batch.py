@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_par.seam.feed.batches import Batches
 from keras_par.seam.feed.row_parts import counting_part, is_like
 from keras_par.seam.feed.shards import KINDS
 
@@ -22,6 +23,8 @@ def peek(iterator: Any, num_steps: int) -> tuple[Any, Any]:
         iterator: of batches, or of shards of them, for one call of a function that Keras makes.
         num_steps: batches that the function reads in one call.
     """
+    if isinstance(iterator, Batches):
+        return rows_of(iterator.shards), iterator
     if not isinstance(iterator, tf.data.Iterator):
         batches = list(itertools.islice(iterator, num_steps))
         return rows_of(batches), itertools.chain(batches, iterator)

@@ -152,10 +152,11 @@ def is_stock(step_function) -> bool:
 
 def rows_of(communicator: Communicator, data) -> tuple:
     """The batch's rows here and on all ranks; where only the ranks know these, it costs one all-reduce of a number."""
-    if isinstance(data, EvenShard):
-        local = counting_part(data.batch).shape[0]
+    part = counting_part(data.batch)
+    if isinstance(data, EvenShard):  # of one size, or traced anew for any, once there are several
+        local = num_rows(part) if part.shape[0] is None else part.shape[0]
         return local, local * communicator.size
-    local = num_rows(counting_part(data.batch)) if isinstance(data, Part) else data.local
+    local = num_rows(part) if isinstance(data, Part) else data.local
     if isinstance(data, Part) or data.total is None:
         [total] = communicator.all_reduce([local], "kp.rows")
         return local, total
