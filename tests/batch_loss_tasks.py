@@ -287,3 +287,41 @@ def distance(result: dict, twin: dict) -> float:
     logs = [max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(result["logs"][key], twin["logs"][key], strict=True))
             for key in twin["logs"]]  # fmt: skip
     return max(relative_distance(result["weights"], twin["weights"]), *logs)
+
+
+def may_mix() -> dict[str, bool]:
+    """Which models are looked at for layers that mix rows."""
+    from keras_par.seam.call.row_probe import may_mix_rows
+
+    dense, inputs = keras.layers.Dense, keras.Input((8,))
+
+    class Step(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    class Call(keras.Model):
+        def call(self, x):
+            return x - keras.ops.mean(x, 0)
+
+    def stacked(*layers):
+        return keras.Sequential([inputs, *layers, dense(3)])
+
+    patched = stacked()
+    patched.layers[0].call = lambda x: x - keras.ops.mean(x, 0)
+    models = {
+        "Keras's layers": stacked(dense(4, "relu"), keras.layers.BatchNormalization(), keras.layers.Softmax()),
+        "Keras's recurrent layers": keras.Sequential(
+            [keras.Input((5, 3)), keras.layers.Bidirectional(keras.layers.LSTM(4)), dense(2)]
+        ),
+        "MobileNet": keras.applications.MobileNetV2((32, 32, 3), weights=None),
+        "own step": Step([inputs, dense(3)]),
+        "own call": Call(),
+        "lambda": stacked(keras.layers.Lambda(lambda x: x - keras.ops.mean(x, 0))),
+        "own activation": stacked(dense(4, activation=lambda x: x - keras.ops.mean(x, 0))),
+        "operation": keras.Model(inputs, inputs - keras.ops.mean(inputs, 0, keepdims=True)),
+        "along rows": stacked(keras.layers.Softmax(axis=(0,))),
+        "patched": patched,
+    }
+    for model in models.values():
+        model.compile("sgd", "mse")
+    return {name: may_mix_rows(model) for name, model in models.items()}

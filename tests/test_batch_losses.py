@@ -58,3 +58,14 @@ def test_layers_that_look_across_rows_are_told_of(name, ranks):
     assert len(first["said"]) == (name in ("deviation", "centered")), first
     assert all("other rows of its batch" in each for each in first["said"])
     assert first["calls"] == second["calls"]
+
+
+def test_models_of_keras_s_own_layers_need_no_look(ranks):
+    [found] = ranks(1).run(tasks.may_mix)
+    assert {name for name, may in found.items() if not may} == {
+        "Keras's layers",
+        "Keras's recurrent layers",
+        "MobileNet",
+        "own step",
+    }
+    assert len(found) == 10

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_par.seam.call.first_batch import made_up, peek
 from keras_par.seam.call.program import Program, Split
-from keras_par.seam.call.row_probe import LoneCommunicator, kinds_of, some_rows, unknown_losses
+from keras_par.seam.call.row_probe import LoneCommunicator, kinds_of, may_mix_rows, some_rows, unknown_losses
 from keras_par.seam.feed.gathering import as_tensor
 from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.step.metrics import layers
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 def look(program: Program, iterator) -> Iterator:
     """An iterator of the same batches, after a look at the first one, or its type.
 
-    Rank 0 looks, and tells the others what it has found.
+    Rank 0 looks, and tells the others what it has found. Where there is nothing to find, no rank looks.
 
     Costs one all-gather of a few bytes, once for training and once for testing.
 
@@ -53,15 +53,18 @@ def look(program: Program, iterator) -> Iterator:
     model, binding = program.model, program.binding
     if program.method in binding.probed:
         return iterator
+    is_first = not binding.probed
     binding.probed.add(program.method)
+    tries, sums = is_first and (may_mix_rows(model) or bool(unknown_losses(model))), may_sum_up(program)
+    if not tries and not sums:
+        return iterator
     found = None
     if binding.communicator.rank == 0:
-        if may_sum_up(program) or unknown_losses(model) or not isinstance(iterator, tf.data.Iterator):
+        if sums or unknown_losses(model) or not isinstance(iterator, tf.data.Iterator):
             batch, iterator = peek(iterator, model.steps_per_execution)
         else:
             batch = made_up(iterator.element_spec)
-        kinds = kinds_of(program, batch) if len(binding.probed) == 1 else None
-        found = [kinds, sums_up(program, batch)]
+        found = [kinds_of(program, batch) if tries else None, sums_up(program, batch)]
     kinds, is_sum = binding.communicator.all_gather_object(found, "kp.losses")[0]
     if kinds is not None:
         ids = [id(loss) for loss in unknown_losses(model)]

@@ -5,6 +5,7 @@ import logging
 import random
 import warnings
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 import keras
@@ -19,6 +20,7 @@ from keras_par.seam.feed.gathering import as_tensor
 from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.feed.shards import take
 from keras_par.seam.step.batch_loss import Kind, own_kind
+from keras_par.seam.step.metrics import layers
 from keras_par.sharding.step import Step
 from keras_par.sharding.views import sharded
 
@@ -50,6 +52,29 @@ def unknown_losses(model: keras.Model) -> list[Loss]:
     """The losses of `compile` of which Keras does not tell what they give."""
     compiled = getattr(model._compile_loss, "_flat_losses", None) or []
     return [each.loss for each in compiled if own_kind(each.loss) is None]
+
+
+def may_mix_rows(model: keras.Model) -> bool:
+    """False if a model is made of Keras's own layers alone, none of which looks across the rows of its batch.
+
+    Of batch normalization that would be `training=True`, of which the strategy knows.
+    """
+    return any(map(is_unknown, layers(model)))
+
+
+def is_unknown(layer: keras.layers.Layer) -> bool:
+    """True for a layer that calls what is not Keras's, works along dim 0, or is a graph with operations in it."""
+    kind = type(layer)
+    code = kind.call if isinstance(layer, keras.Model) else kind  # a model may have a step of its own alone
+    if not code.__module__.startswith(("keras.src.layers.", "keras.src.models.")):
+        return True
+    functions = [value for value in vars(layer).values() if isinstance(value, FunctionType)]
+    if not all(function.__module__.startswith(("keras.src.", "keras_par.")) for function in functions):
+        return True
+    operations = getattr(layer, "operations", ())
+    return 0 in tree.flatten(getattr(layer, "axis", None)) or any(
+        not isinstance(each, keras.layers.Layer) for each in operations
+    )
 
 
 def kinds_of(program: Program, batch: Any) -> list[Kind]:
