@@ -4,22 +4,35 @@ import random
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.launcher import Job, program
+from tests import leftovers
+from tests.launcher import Job, command_of, program
 
 HANG_AFTER = 2.0
 LIMIT_SECONDS = 60  # of which a fault takes some 25 at most; the rest is a busy machine's
 FAULTS = ("error", "unheard", "exit", "gone", "atexit", "exec", "closed", "fault", "kill", "hang")
 PASSES_NOT = ("gone", "atexit", "exec")  # after which a rank cannot return, whatever is to happen at a hang
-SEEDS = [3, 12, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(200) if seed not in (3, 12))]
-SHARED = Path("/dev/shm")
+MOMENTS = (
+    *("import", "begin", "input1", "input5", "layer1", "layer4", "step1", "step3", "epoch1", "epoch3", "end"),
+    *("evaluate", "predict", "script", "late"),
+)
+AFTER_STEPS = ("epoch3", "end", "evaluate", "predict", "script")
+IN_TRAININGS = (
+    *("error", "output", "memory", "interrupt", "exit", "gone", "atexit", "exec", "closed", "segmentation", "abort"),
+    *("SIGKILL", "SIGSTOP", "SIGTERM", "hang"),
+)
+STAYS = ("SIGSTOP", "hang")  # which a rank may as long as it wants where no other one waits for it
+FROM_OUTSIDE = {"SIGTERM": 143, "SIGINT": 130, "SIGINT twice": 130, "SIGKILL": -9, "agent": None}
+
+
+def seeds(count: int, quick: tuple[int, ...]) -> list:
+    return [*quick, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(count) if seed not in quick)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(60, quick=(3, 12)))
 def test_a_fault_is_named_and_leaves_nothing(seed, tmp_path):
     draw = random.Random(seed)
     fault, engine, culprit = draw.choice(FAULTS), draw.choice(("mpi", "gloo")), draw.randrange(2)
@@ -29,7 +42,7 @@ def test_a_fault_is_named_and_leaves_nothing(seed, tmp_path):
     meetings, temporary = tmp_path / "meetings", tmp_path / "temporary"
     meetings.mkdir()
     temporary.mkdir()
-    before = set(SHARED.iterdir())
+    before = leftovers.in_memory()
     what = [meetings, culprit, draw.randrange(3), fault, threads, size]
     job = Job(
         *("-np", 2, "--engine", engine, "--hang-after", HANG_AFTER, "--on-hang", on_hang, program("faulty"), *what),
@@ -45,5 +58,60 @@ def test_a_fault_is_named_and_leaves_nothing(seed, tmp_path):
         assert re.search(rf"[Rr]ank {culprit}\b", ended.last_panel), ended.stderr
         assert "vanished" not in ended.stderr
     assert len(ended.stderr) < 3_000_000
-    left = [each for each in set(SHARED.iterdir()) - before if "vader" not in each.name]
-    assert not [each for each in temporary.rglob("*") if each.is_file() or each.is_socket()], left
+    assert not leftovers.orphans(before, temporary)
+
+
+def agents(job: Job) -> list:
+    """The processes that watch a rank each, and not what started them."""
+    found = [process for process in job.processes() if "keras_par.agent" in command_of(process)]
+    return [agent for agent in found if "mpirun" not in command_of(agent)[0]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", seeds(140, quick=(1, 2)))
+def test_a_training_with_a_fault_ends_names_it_and_leaves_nothing(seed, tmp_path):
+    draw = random.Random(seed)
+    ranks, engine = draw.choice((2, 2, 2, 3)), draw.choice(("mpi", "gloo"))
+    culprit, moment = draw.randrange(ranks), draw.choice(MOMENTS)
+    outside = draw.choice((None, None, None, *FROM_OUTSIDE)) if moment not in ("import", "late") else None
+    stays = {"script": STAYS, "late": (*STAYS, "exec")}.get(moment, ())
+    kinds = [kind for kind in IN_TRAININGS if kind not in stays]
+    fault = "outside" if outside else draw.choice(kinds)
+    threads, size = draw.choice(("threads", "none")), draw.choice((0, 10, 5000, 200_000, 3_000_000))
+    restarts = draw.choice((0, 0, 0, 1)) if not outside else 0
+    logs = draw.choice(((), ("--log-dir", tmp_path / "logs"), ("-v",)))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before = leftovers.in_memory()
+    options = ("-np", ranks, "--engine", engine, "--hang-after", HANG_AFTER * 2, "--on-hang", "abort", *logs)
+    what = (tmp_path, culprit, moment, fault, size, threads)
+    print(*options, "--max-restarts", restarts, *what, outside)
+    job = Job(*options, "--max-restarts", restarts, program("faulty_training"), *what, TMPDIR=str(temporary))
+    try:
+        job.wait_for(tmp_path / "fault", LIMIT_SECONDS)
+        if outside == "agent":
+            draw.choice(agents(job)).kill()
+        elif outside:
+            name, _, twice = outside.partition(" ")
+            job.signal(getattr(signal, name))
+            if twice:
+                time.sleep(draw.random())
+                job.signal(getattr(signal, name))
+    finally:
+        ended = job.wait(LIMIT_SECONDS)
+    took = ended.end - (tmp_path / "fault").stat().st_mtime
+    print(f"took {took:.1f} s", ended.stderr[-3000:])
+    if restarts:
+        assert ended.status == 0
+    elif outside:
+        expected = {FROM_OUTSIDE[outside]} if outside != "agent" else set(range(1, 256))
+        if moment in AFTER_STEPS and not outside.startswith("SIGK"):
+            expected.add(0)  # what is left takes less time than ranks have to stop
+        assert ended.status in expected
+    else:
+        assert ended.status not in (0, 2)
+        assert re.search(rf"[Rr]ank {culprit}\b", ended.last_panel)
+        assert "vanished" not in ended.stderr
+        if fault in ("error", "atexit", "closed", "output") and moment != "layer1":
+            assert "trouble" in ended.last_panel or size > 4000
+    assert not leftovers.orphans(before, temporary)
