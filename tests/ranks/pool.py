@@ -230,6 +230,7 @@ class Begun:
         failures = [(rank, result) for rank, result in enumerate(outcomes) if isinstance(result, Failure)]
         if failures:
             size = self._pool.size
+            self._pool.restart()  # a rank that failed alone has left its job
             raise RankError("\n".join(f"rank {rank} of {size}: {failure.traceback}" for rank, failure in failures))
         return outcomes
 
