@@ -3,6 +3,7 @@
 Everything is in float64, where a training that is one process's is 1e-12 from it at most.
 """
 
+import functools
 import logging
 import warnings
 
@@ -295,6 +296,10 @@ def may_mix() -> dict[str, bool]:
 
     dense, inputs = keras.layers.Dense, keras.Input((8,))
 
+    class Centered:
+        def __call__(self, x):
+            return x - keras.ops.mean(x, 0)
+
     class Step(keras.Sequential):
         def train_step(self, data):
             return super().train_step(data)
@@ -318,6 +323,9 @@ def may_mix() -> dict[str, bool]:
         "own call": Call(),
         "lambda": stacked(keras.layers.Lambda(lambda x: x - keras.ops.mean(x, 0))),
         "own activation": stacked(dense(4, activation=lambda x: x - keras.ops.mean(x, 0))),
+        "part of a function": stacked(dense(4, activation=functools.partial(keras.ops.softmax, axis=0))),
+        "own object": stacked(dense(4, activation=Centered())),
+        "along rows, from behind": stacked(keras.layers.Softmax(axis=-2)),
         "operation": keras.Model(inputs, inputs - keras.ops.mean(inputs, 0, keepdims=True)),
         "along rows": stacked(keras.layers.Softmax(axis=(0,))),
         "patched": patched,

@@ -18,6 +18,8 @@ ANSWER_SECONDS = 5
 
 
 def main() -> None:
+    # As agents do, so that the program hears of it; a shell's background jobs would ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = RankProcess(sys.argv[2:], os.environ, merge_stderr=True)
     os.set_blocking(process.stdout.fileno(), True)
     try:

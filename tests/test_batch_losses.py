@@ -68,4 +68,4 @@ def test_models_of_keras_s_own_layers_need_no_look(ranks):
         "MobileNet",
         "own step",
     }
-    assert len(found) == 10
+    assert len(found) == 13

@@ -23,7 +23,7 @@ IN_TRAININGS = (
     *("error", "output", "memory", "interrupt", "exit", "gone", "atexit", "exec", "closed", "segmentation", "abort"),
     *("SIGKILL", "SIGSTOP", "SIGTERM", "hang"),
 )
-STAYS = ("SIGSTOP", "hang")  # which a rank may as long as it wants where no other one waits for it
+STAYS = ("SIGSTOP", "hang")  # for ever, where no other rank waits for this one
 FROM_OUTSIDE = {"SIGTERM": 143, "SIGINT": 130, "SIGINT twice": 130, "SIGKILL": -9, "agent": None}
 
 

@@ -26,9 +26,10 @@ def current() -> Communicator:
 
 
 def require_may_begin() -> None:
-    """
+    """Says why this process cannot join a job, if it cannot.
+
     Raises:
-        RuntimeError: this process has left its job for good.
+        RuntimeError: it has left its job for good.
     """
     if _no_return is not None:
         raise RuntimeError(_no_return)

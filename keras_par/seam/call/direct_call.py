@@ -20,22 +20,27 @@ def direct(model: keras.Model, step, otherwise):
     Args:
         model: whose function it is.
         step: a function of a batch.
-        otherwise: the function that Keras makes of it, for several steps in one call.
+        otherwise: the function that Keras makes of it, for several steps in one call and for lists of batches.
     """
     step = model._autoconvert_optionals(step)
     traced = tf.function(lambda iterator: step(iterator.get_next()), reduce_retracing=True, autograph=False)
     traced_alone = tf.function(step, reduce_retracing=True, autograph=False)
     known: Any = lambda: None  # noqa: E731 - becomes a weak reference: iterators are let go of after an epoch
+    known_type: Any = None
     function: Any = None
+    function_alone: Any = None
 
     def call(iterator):
-        nonlocal known, function
-        if isinstance(iterator, Batches):
+        nonlocal known, known_type, function, function_alone
+        is_eager = tf.config.functions_run_eagerly()
+        if isinstance(iterator, Batches) and not is_eager:
+            if iterator.type is not known_type:
+                function_alone, known_type = traced_alone.get_concrete_function(iterator.type), iterator.type
             for shard in iterator:
-                logs = traced_alone.get_concrete_function(iterator.type_of(shard))(shard)
+                logs = function_alone(shard)
             return logs
         if iterator is not known():
-            is_single = model.steps_per_execution == 1 and not tf.config.functions_run_eagerly()
+            is_single = model.steps_per_execution == 1 and not is_eager
             if not is_single or not isinstance(iterator, tf.data.Iterator):
                 return otherwise(iterator)
             function = traced.get_concrete_function(iterator)

@@ -11,7 +11,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from keras_par.job import heartbeat
 from keras_par.seam.call.inexact import say_of_unknown_length
-from keras_par.seam.feed.batches import Batches
+from keras_par.seam.feed.batches import Batches, common_type
 from keras_par.seam.feed.input import Source, without_distribution
 from keras_par.seam.feed.let_go import let_go_aside
 from keras_par.seam.feed.position import Position, order_of, replay
@@ -53,6 +53,7 @@ class ShardedEpochIterator(TFEpochIterator):
         self._largest_num_batches = self._num_batches = opened.num_batches
         self._batch_size = None if self._source.is_sharded else self._source.batch_size
         self._stand_in: Any = None
+        self._type: Any = None  # of all batches that are read before the steps
 
     @property
     def element_spec(self):
@@ -185,7 +186,8 @@ class ShardedEpochIterator(TFEpochIterator):
             self._num_epochs += 1
             self._compare(self._read[-1])
             raise StopIteration
-        return begin_step, end_step, Batches(batches, self.element_spec)
+        self._type = self._type or common_type(self.element_spec, batches[0])
+        return begin_step, end_step, Batches(batches, self._type)
 
     def _filled_up(self, batches: list[Part]) -> list[ThinShard]:
         """This rank's batches, and stand-ins without rows for those that only other ranks have."""

@@ -5,7 +5,6 @@ import logging
 import random
 import warnings
 from collections.abc import Iterator
-from types import FunctionType
 from typing import Any
 
 import keras
@@ -57,23 +56,24 @@ def unknown_losses(model: keras.Model) -> list[Loss]:
 def may_mix_rows(model: keras.Model) -> bool:
     """False if a model is made of Keras's own layers alone, none of which looks across the rows of its batch.
 
-    Of batch normalization that would be `training=True`, of which the strategy knows.
+    Batch normalization does while it trains, and is left out: the strategy knows of it.
     """
     return any(map(is_unknown, layers(model)))
 
 
 def is_unknown(layer: keras.layers.Layer) -> bool:
-    """True for a layer that calls what is not Keras's, works along dim 0, or is a graph with operations in it."""
+    """True for a layer that calls what is not Keras's, may work along dim 0, or is a graph with operations in it."""
     kind = type(layer)
     code = kind.call if isinstance(layer, keras.Model) else kind  # a model may have a step of its own alone
     if not code.__module__.startswith(("keras.src.layers.", "keras.src.models.")):
         return True
-    functions = [value for value in vars(layer).values() if isinstance(value, FunctionType)]
-    if not all(function.__module__.startswith(("keras.src.", "keras_par.")) for function in functions):
+    called = [getattr(value, "__module__", None) or "" for value in vars(layer).values() if callable(value)]
+    if not all(module.startswith(("keras.src.", "keras_par.")) for module in called):
         return True
+    axes = [axis for axis in tree.flatten(getattr(layer, "axis", None)) if axis is not None]
     operations = getattr(layer, "operations", ())
-    return 0 in tree.flatten(getattr(layer, "axis", None)) or any(
-        not isinstance(each, keras.layers.Layer) for each in operations
+    return any(axis == 0 or axis < -1 for axis in axes) or not all(
+        isinstance(o, keras.layers.Layer) for o in operations
     )
 
 
