@@ -4,6 +4,8 @@ import contextlib
 import time
 from pathlib import Path
 
+from tests.present import present
+
 SHARED = Path("/dev/shm")
 GONE_SECONDS = 3.0
 OF_TENSORFLOW = "__autograph_generated_file"  # which it removes at exit only, so not where a process is killed
@@ -13,7 +15,7 @@ def in_memory() -> set[str]:
     """What is in shared memory now: files, and the segments and semaphores of System V."""
     tables = [Path("/proc/sysvipc", kind).read_text().splitlines()[1:] for kind in ("shm", "sem", "msg")]
     segments = {f"{line.split()[0]} {line.split()[1]}" for table in tables for line in table}
-    return segments | {str(path) for path in SHARED.rglob("*") if path.is_file()}
+    return segments | {str(path) for path in present(SHARED, "**") if path.is_file()}
 
 
 def in_use() -> str:
@@ -35,7 +37,7 @@ def orphans(before: set[str], temporary: Path) -> list[str]:
     while True:
         used = in_use()
         left = [each for each in in_memory() - before if each not in used]
-        left += [str(path) for path in temporary.rglob("*") if not path.name.startswith(OF_TENSORFLOW)]
+        left += [str(path) for path in present(temporary, "**/*") if not path.name.startswith(OF_TENSORFLOW)]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.2)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import stat
 import tempfile
 import threading
@@ -53,21 +54,33 @@ class Onlooker:
     def files_with(self, *secrets: str, folders: Iterable[Path] = ()) -> list[Path]:
         """Files with one of these texts that others may read: those of folders, and new ones where all may write."""
         common = [each for folder in (Path(tempfile.gettempdir()), Path("/tmp"), SHARED) for each in folder.iterdir()]
-        new = [path for path in common if path.lstat().st_ctime >= self.began]
-        return [
-            path
-            for root in (*folders, *new)
-            for path in open_files(root)
-            if any(secret.encode() in path.read_bytes() for secret in secrets)
-        ]
+        new = [path for path in common if (state := state_of(path)) and state.st_ctime >= self.began]
+        return [path for root in (*folders, *new) for path in open_files(root) if has_one(path, *secrets)]
+
+
+def state_of(path: Path) -> os.stat_result | None:
+    """Its mode, size and times, if it is still there."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.lstat()
+    return None
+
+
+def has_one(path: Path, *secrets: str) -> bool:
+    """True if a file that is still there has one of these texts."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.read_bytes()
+        return any(secret.encode() in found for secret in secrets)
+    return False
 
 
 def open_files(root: Path) -> Iterator[Path]:
     """The files within that other users may read."""
-    mode = root.lstat().st_mode
-    if stat.S_ISREG(mode) and mode & 0o044 and root.lstat().st_size < MOST_BYTES:
+    state = state_of(root)
+    if state is None:
+        return
+    if stat.S_ISREG(state.st_mode) and state.st_mode & 0o044 and state.st_size < MOST_BYTES:
         yield root
-    elif stat.S_ISDIR(mode) and mode & 0o011:
+    elif stat.S_ISDIR(state.st_mode) and state.st_mode & 0o011:
         with contextlib.suppress(OSError):
             for each in root.iterdir():
                 yield from open_files(each)

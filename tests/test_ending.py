@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from keras_par.agent.states import Exit, State
-from keras_par.base.heartbeat import BY_USER, FOR_ANOTHER_WORLD, NEVER, Page
+from keras_par.base.heartbeat import AT_ONCE, BY_USER, FOR_ANOTHER_WORLD, NEVER, Page
 from keras_par.job.heartbeat import Heartbeat
 from keras_par.launch.ending import Ending
 from keras_par.launch.members import Member, Members
@@ -57,7 +57,7 @@ def test_a_rank_outside_of_fit_gets_all_interrupted(members):
         ending.note_pause(rank, answer(5, is_in_fit=rank != 1))
     ending.decide()
     for member in members.running.values():
-        assert member.channel.sent[-2:] == [{"stop_before": 2**62}, {"signal": int(signal.SIGINT)}]
+        assert member.channel.sent[-2:] == [{"stop_before": AT_ONCE}, {"signal": int(signal.SIGINT)}]
 
 
 def test_for_another_world_ranks_outside_of_fit_are_let_go_on(members):

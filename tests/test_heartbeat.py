@@ -1,14 +1,27 @@
 """The notes of a rank: what they cost, what they say, and that a rank nobody watches is left alone."""
 
+import contextlib
 import json
 import math
 import os
+import threading
 import time
 
 import pytest
 
 from keras_par.agent.notes import parsed
-from keras_par.base.heartbeat import NEVER, NUM_BUCKETS, PHASES, SHORTEST_STEP, Page, bucket, clipped
+from keras_par.base.heartbeat import (
+    AT_ONCE,
+    BY_USER,
+    FOR_ANOTHER_WORLD,
+    NEVER,
+    NUM_BUCKETS,
+    PHASES,
+    SHORTEST_STEP,
+    Page,
+    bucket,
+    clipped,
+)
 from keras_par.job import heartbeat
 from keras_par.job.heartbeat import Heartbeat
 
@@ -71,13 +84,30 @@ def test_buckets_cover_a_quarter_of_an_octave():
 
 def test_all_ranks_stop_after_the_same_step(beat):
     with beat.call("fit"):
-        beat.page.pause, beat.page.stop_before = 1, 3
+        beat.page.pause, beat.page.stop_before = FOR_ANOTHER_WORLD, 3
         beat.begin_step(1)
         beat.end_step({})
         assert not beat.must_stop
         beat.begin_step(1)
         beat.end_step({})
         assert beat.must_stop
+
+
+@pytest.mark.parametrize("stop_before", [4, AT_ONCE])
+def test_a_rank_whose_fit_ends_before_the_step_stops_there(beat, stop_before):
+    """If the user asked while all ranks were in fit; else a signal comes to all."""
+    asked = contextlib.nullcontext() if stop_before == AT_ONCE else pytest.raises(KeyboardInterrupt, match="fit")
+    with asked, beat.call("fit"):
+        beat.begin_step(1)
+        beat.page.pause = BY_USER
+        threading.Timer(0.05, setattr, (beat.page, "stop_before", stop_before)).start()
+    assert beat.page.stop_before == stop_before
+
+
+def test_a_fit_that_ends_before_other_ranks_are_found_goes_on(beat):
+    with beat.call("fit"):
+        beat.page.pause, beat.page.stop_before = FOR_ANOTHER_WORLD, 4
+    assert not beat.page.in_fit
 
 
 def test_a_rank_does_not_stop_by_itself(beat):

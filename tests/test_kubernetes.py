@@ -16,6 +16,7 @@ import pytest
 
 from tests.launcher import run
 from tests.manifests import FOLDER, JOB, MANIFESTS, POD, RANK, RUNTIME, SERVICE, TRAIN_JOB, Pods, trained, variables_of
+from tests.present import present
 from tests.ranks.pool import REPOSITORY, scripts
 
 MODELS = {
@@ -152,7 +153,7 @@ def test_the_jobs_line_starts_ranks_which_a_lost_pod_ends_and_new_pods_go_on(tmp
 
 def wait_for_checkpoint(folder: Path, pods: Pods, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not list(folder.rglob("*.json")):
+    while not list(present(folder, "**/*.json")):
         assert time.monotonic() < deadline and all(process.poll() is None for process in pods.processes)
         time.sleep(0.05)
 

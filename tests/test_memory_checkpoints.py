@@ -22,6 +22,7 @@ from keras_par.checkpoint.writer import Writer
 from keras_par.comm.solo import SoloCommunicator
 from tests import worlds
 from tests.launcher import Job, of_kind, program, run
+from tests.present import present
 
 RARE, OFTEN = 1000, 3  # steps from one checkpoint to the next
 FULL = Path("/dev/full")
@@ -47,7 +48,7 @@ class Kept:
 
     def left(self, pattern: str = "") -> list[Path]:
         """The folders, or what a pattern means in them."""
-        return list(host_memory.SHARED.glob(f"keras-par-{self._token}-*/{pattern}"))
+        return present(host_memory.SHARED, f"keras-par-{self._token}-*/{pattern}")
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=9))

@@ -18,6 +18,7 @@ SHORTEST_STEP = 1e-5  # seconds: where the first bucket of step times begins
 BUCKETS_PER_OCTAVE, NUM_BUCKETS = 4, 96
 MAGIC = 0x6B7031
 NEVER = -1
+AT_ONCE = 2**62  # instead of a step to stop before: a signal ends each rank where it is
 BY_USER, FOR_ANOTHER_WORLD = 1, 2  # why all ranks stop after the same step
 
 

@@ -52,7 +52,7 @@ def generation(serial: int) -> str:
 
 def generations(of: Path, before: int) -> Iterator[Path]:
     """Those of attempts before one, in the folder for a folder on the disk."""
-    for path in of.glob("*.*"):
+    for path in held_in(of):
         match = GENERATION.fullmatch(path.name)
         if match and int(match[1]) < before:
             yield path
@@ -63,9 +63,16 @@ def remove(environ: Mapping[str, str]) -> None:
     found = folder(environ)
     if found is None:
         return
-    for each in found.glob("*"):
+    for each in held_in(found):
         for path in generations(each, attempt(environ) + 1):
             shutil.rmtree(path, ignore_errors=True)
-    for path in (*found.glob("*"), found):
+    for path in (*held_in(found), found):
         with contextlib.suppress(OSError):  # a later attempt is there
             path.rmdir()
+
+
+def held_in(folder: Path) -> list[Path]:
+    """What is in a folder; nothing where another agent of this host has removed it meanwhile."""
+    with contextlib.suppress(OSError):
+        return list(folder.iterdir())
+    return []

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_par.base.heartbeat import (
+    AT_ONCE,
+    BY_USER,
     CALLS,
     MAGIC,
     NEVER,
@@ -87,6 +89,21 @@ class Heartbeat:
             page.call, phase, page.step, page.in_fit = before
             self._step_began = 0.0
             self.enter(phase)
+        if kind == "fit" and not page.in_fit:
+            self._stop_after_fit()
+
+    def _stop_after_fit(self) -> None:
+        """Ends the script if its user asked for that when all ranks were in this `fit`, whose last steps came first.
+
+        Whoever asks reads `in_fit` after `pause` was set, so that each rank which is told a step finds it set here.
+        """
+        page = self.page
+        while page.pause == BY_USER and page.stop_before == NEVER:
+            time.sleep(PAUSE_SECONDS)
+        if page.pause == BY_USER and page.stop_before != AT_ONCE:
+            where = "at the end of fit"
+            self.tell("stopped", text=where)
+            raise KeyboardInterrupt(f"keras-par: stopped by its user {where}")
 
     def _tell_leaving(self, error: BaseException) -> None:
         """Lets the launcher know where a call was that ends in what is no error, as it may be the script's end."""

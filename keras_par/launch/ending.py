@@ -2,7 +2,7 @@
 
 import signal
 
-from keras_par.base.heartbeat import BY_USER, FOR_ANOTHER_WORLD
+from keras_par.base.heartbeat import AT_ONCE, BY_USER, FOR_ANOTHER_WORLD
 from keras_par.launch.members import Members
 
 
@@ -11,8 +11,8 @@ class Ending:
 
     Each rank pauses before its next step, or is in a step from which it comes to one. The most advanced of them has
     begun so many executions, and can begin one more before it sees that it shall pause; so all stop before the one
-    after that. Ranks outside of `fit` come to no step: Python's own KeyboardInterrupt ends all where they are, if the
-    user asked for the end; for another world all are let go on.
+    after that, or at the end of `fit` if it comes first. Ranks outside of `fit` come to no step: Python's own
+    KeyboardInterrupt ends all where they are, if the user asked for the end; for another world all are let go on.
 
     Args:
         members: the ranks.
@@ -43,5 +43,5 @@ class Ending:
             self.is_given_up = True
             self._members.order("pause", 0)
         else:
-            self._members.order("stop_before", 2**62)
+            self._members.order("stop_before", AT_ONCE)
             self._members.order("signal", int(signal.SIGINT))

@@ -10,9 +10,19 @@ from tests import worlds
 from tests.hosts import jobs
 from tests.hosts.losing import NUM_EPOCHS, lost_until_it_goes_on
 from tests.launcher import of_kind
+from tests.present import present
 
 pytestmark = pytest.mark.cluster
 FIRST, SECOND = NAMES = ("kp-memory-0", "kp-memory-1")
+
+
+def in_memory(host, pattern=""):
+    return present(host_memory.SHARED, f"keras-par-*-{host}/{pattern}")
+
+
+def has_whole_checkpoint(host, everybody):
+    found = [path.parts[-3:] for path in in_memory(host, "*/0.*/*/*.npz")]
+    return any(sorted(rank for each, rank, _ in found if each == one) == everybody for one, _, _ in found)
 
 
 @pytest.mark.parametrize(("engine", "slots"), [("mpi", 2), ("gloo", 1)])
@@ -24,16 +34,15 @@ def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory
     options += ["--log-dir", tmp_path / "out", "--tee"]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **jobs.SLOWLY)
     everybody = [f"rank.{rank}" for rank in range(2 * slots)]
-    worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/CKP-2_*.json")), 90)
-    found = [path.parts[-3:] for path in host_memory.SHARED.glob(f"keras-par-*-{FIRST}/*/0.*/*/*.npz")]
-    assert any(sorted(rank for each, rank, _ in found if each == one) == everybody for one, _, _ in found)
+    worlds.wait_until(job, lambda: in_memory(FIRST, "*/0.*/CKP-2_*.json"), 90)
+    worlds.wait_until(job, lambda: has_whole_checkpoint(FIRST, everybody))
     ended = lost_until_it_goes_on(job, hosts_up, SECOND, residents, tmp_path / "out")
     assert [world["num_ranks"] for world in of_kind(tmp_path / "out", "world")] == [2 * slots, slots, 2 * slots]
     first, second = of_kind(tmp_path / "out", "resume")
     assert 0 < first["steps_lost"] <= 6 and second["steps_lost"] == 0
     assert f"checkpoint {first['checkpoint']} was in memory" in ended.stdout
     assert worlds.distance(worlds.weights(tmp_path), undisturbed) < worlds.TOLERANCE
-    assert not [path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")]
+    assert not [path for name in NAMES for path in in_memory(name)]
 
 
 def test_a_job_that_gives_up_takes_its_memory_away_on_all_hosts(hosts_up, residents, tmp_path):
@@ -41,9 +50,9 @@ def test_a_job_that_gives_up_takes_its_memory_away_on_all_hosts(hosts_up, reside
     listed.write_text(f"{FIRST} slots=1\n{SECOND} slots=1\n")
     options = ["--hostfile", listed, "--min-np", 2, "--max-restarts", 1, "--elastic-timeout", 1]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **jobs.SLOWLY)
-    worlds.wait_until(job, lambda: list(host_memory.SHARED.glob(f"keras-par-*-{SECOND}/*/0.*/CKP-1_*.json")), 90)
+    worlds.wait_until(job, lambda: in_memory(SECOND, "*/0.*/CKP-1_*.json"), 90)
     listed.write_text(f"{FIRST} slots=1\n")
     worlds.kill_rank(job, 0)
     ended = job.wait()
     assert ended.status != 0 and "the job does not go on" in ended.stderr
-    assert not [path for name in NAMES for path in host_memory.SHARED.glob(f"keras-par-*-{name}")]
+    assert not [path for name in NAMES for path in in_memory(name)]
