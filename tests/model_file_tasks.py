@@ -58,14 +58,17 @@ KINDS = {
 }
 
 
-def strategy(mesh: tuple[int, ...]):
-    """Data parallel, or model parallel on a mesh of which no axis divides a variable."""
+def strategy(mesh: tuple[int, ...], divided: str | None = None):
+    """Data parallel, or model parallel on a mesh of which axis "model" divides the kernels of that name, or nothing."""
     import keras_par as kp
 
     if not mesh:
         return kp.DataParallel()
     devices = keras.distribution.DeviceMesh(mesh, ("batch", "model"))
-    return kp.ModelParallel(layout_map=keras.distribution.LayoutMap(devices), batch_dim_name="batch")
+    layout_map = keras.distribution.LayoutMap(devices)
+    if divided:
+        layout_map[divided] = (None, "model")
+    return kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
 
 
 def save_and_load(
@@ -227,3 +230,34 @@ def accumulate_and_save(folder: str, num_steps: int) -> dict[str, list[str]]:
         said[name] = [str(each.message) for each in caught if "accumulated" in str(each.message)]
         kp.barrier()
     return said
+
+
+def go_back_to_a_file(folder: str, mesh: tuple | None, divided: str | None = None, zero: int = 0) -> list[np.ndarray]:
+    """Trains past a file that has gradients which are half accumulated, loads it, and trains on; then the weights.
+
+    Args:
+        folder: for the file.
+        mesh: of the strategy, as in `strategy`; None for a process without one.
+        divided: the kernel that is, as in `strategy`.
+        zero: what data parallel divides.
+    """
+    scope: contextlib.AbstractContextManager = contextlib.nullcontext()
+    if mesh is not None:
+        import keras_par as kp
+
+        scope = (kp.DataParallel(zero=zero) if zero else strategy(mesh, divided)).scope()
+    draw = np.random.default_rng(3)
+    x, y = draw.normal(size=(80, 4)), draw.normal(size=(80, 1))
+    keras.utils.set_random_seed(5)
+    with scope:
+        layers = [keras.layers.Dense(8, "tanh", name="wide", dtype="float64"), keras.layers.Dense(1, dtype="float64")]
+        model = keras.Sequential([keras.layers.Input((4,)), *layers])
+        model.compile(keras.optimizers.Adam(1e-2, gradient_accumulation_steps=3), "mse")
+    path = f"{folder}/m.weights.h5"
+    saving = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
+    fit = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    model.fit(x[:32], y[:32], **fit, callbacks=[saving])  # four steps, of which three make an update
+    model.fit(x[32:48], y[32:48], **fit)
+    model.load_weights(path)
+    model.fit(x[16:], y[16:], **fit)
+    return model.get_weights()

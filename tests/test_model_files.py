@@ -3,7 +3,8 @@
 import pytest
 
 from tests import model_file_tasks as tasks
-from tests.ranks.pool import Failure
+from tests.compare import relative_distance
+from tests.ranks.pool import Failure, together
 
 FILES = {
     "keras": ["m.keras"],
@@ -94,3 +95,27 @@ def test_gradients_that_are_half_accumulated_are_told_of(num_ranks, num_steps, i
         assert told == ({"save", "save_model", "save_weights"} if is_told else set())
         assert all(len(sentences) <= 1 for sentences in said.values())
         assert not is_told or "keras-par: Model.save of 'sequential" in said["save"][0]
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "how"),
+    [
+        (2, {"mesh": ()}),
+        (4, {"mesh": (), "zero": 1}),
+        (2, {"mesh": (), "zero": 3}),
+        (4, {"mesh": (2, 2)}),
+        (4, {"mesh": (2, 2), "divided": ".*wide/kernel"}),
+    ],
+)
+def test_training_goes_back_to_a_file_with_gradients_half_accumulated(
+    num_ranks, how, ranks, plain, exactness, tmp_path
+):
+    folders = tmp_path / "plain", tmp_path / "ranks"
+    for folder in folders:
+        folder.mkdir()
+    [twin], results = together(
+        plain.begin(tasks.go_back_to_a_file, folder=str(folders[0]), mesh=None),
+        ranks(num_ranks).begin(tasks.go_back_to_a_file, folder=str(folders[1]), **how),
+    )
+    for weights in results:
+        exactness(relative_distance(weights, twin), 1e-12)

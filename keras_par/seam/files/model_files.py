@@ -85,6 +85,29 @@ def told_of_accumulators() -> Iterator[None]:
         _is_told.reset(token)
 
 
+def accumulated_once(original):
+    """Lets accumulated gradients that all ranks load from a file, which has those of all rows, count on one rank only.
+
+    A model that has not begun to train keeps them: `prepare` does the same then.
+    """
+
+    def replacement(model, *args, **kwargs):
+        binding = bindings.of(model) if isinstance(model, keras.Model) else None
+        if binding is None or not binding.prepared or binding.data.rank == 0:
+            return original(model, *args, **kwargs)
+        partial = [variable for variable in state_of(model) if is_partial(variable)]
+        with local_view():
+            before = [tf.identity(variable.value) for variable in partial]
+        result = original(model, *args, **kwargs)
+        with local_view():
+            for variable, value in zip(partial, before, strict=True):
+                if tf.reduce_any(variable.value != value):  # the file had it
+                    variable.assign(tf.zeros_like(value))
+        return result
+
+    return replacement
+
+
 def together(model: keras.Model, what: str, act: Callable[[], Any], sums_accumulators: bool = False) -> Any:
     """What `act` returns on rank 0, where all variables of the model look whole; the others serve and return None.
 

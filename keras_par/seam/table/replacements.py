@@ -299,6 +299,11 @@ FILES = (
     Patch("keras.src.saving.saving_lib:save_model", "files.model_files:saved_together", "the same"),
     Patch("keras.src.saving.saving_lib:save_weights_only", "files.model_files:saved_together", "the same"),
     Patch(
+        "keras.src.saving.saving_lib:load_weights_only",
+        "files.model_files:accumulated_once",
+        "to count accumulated gradients once",
+    ),
+    Patch(
         "keras.src.saving.saving_lib:is_memory_sufficient",
         "files.model_files:memory_is_sufficient",
         "to keep files of divided models out of memory",
