@@ -110,6 +110,12 @@ def test_hangs(states, culprits, witness, words):
     assert words in hang.text
 
 
+@pytest.mark.parametrize(("quiet", "hangs"), [(20.0, False), (121.0, True)])
+def test_ranks_that_connect_have_time_to_compile(quiet, hangs):
+    states = [waiting(rank, "kp.init", call=None, quiet=quiet) for rank in range(2)]
+    assert (find_hang(states, {}, AFTER) is not None) == hangs
+
+
 def test_ranks_that_wait_for_one_that_has_ended():
     hang = find_hang([waiting(0)], {1: end(1, status=0)}, AFTER)
     assert hang is not None and hang.culprits == (1,)

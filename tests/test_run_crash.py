@@ -103,6 +103,22 @@ def test_nothing_of_open_mpis_is_left_after_a_failure(tmp_path):
     assert not list(folder.glob("ompi.*"))
 
 
+LATE = """
+import os, sys, time
+if os.environ.get("OMPI_COMM_WORLD_RANK") == "1" and "keras_par.agent" in sys.orig_argv:
+    time.sleep(4)
+"""
+
+
+def test_a_rank_that_is_killed_before_another_has_started_is_named(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(LATE)
+    script = tmp_path / "killed.py"
+    script.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    job = run("-np", 2, script, PYTHONPATH=str(tmp_path))
+    assert job.status == 137
+    assert "rank 0 failed first" in job.last_panel and "SIGKILL" in job.last_panel
+
+
 def test_by_gloo():
     job = run("-np", 2, "--engine", "gloo", program("plain"), "exit", 1)
     assert job.status == 7

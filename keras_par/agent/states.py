@@ -97,6 +97,11 @@ class Exit:
         return self.was_told and self.failed is not None and not self.is_consequence
 
     @property
+    def was_by_itself(self) -> bool:
+        """True if nobody else ended it, and it was seen how."""
+        return not self.has_vanished and (self.was_late or not self.was_told)
+
+    @property
     def shell_status(self) -> int:
         """The exit status a shell would show; 1, as an error has it, if the launcher's signal came between."""
         if self.was_late:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from keras_par.agent.states import Exit, State
 from keras_par.launch.rank_names import named
 
+START = "kp.init"
+START_SECONDS = 120.0  # in which ranks connect, and the first job of a host compiles for them
 MOST_DESCRIBED = 4  # ranks, with where each of them is
 TOGETHER_SECONDS = 2.5  # ranks that get stuck at the same moment are seen to within two beats of each other
 
@@ -50,7 +52,8 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
     closed = [state for state in waiting if state.has_closed]
     if late and closed:
         return Hang(ranks(closed), first_rank(waiting, closed), describe_all(closed))
-    if late:
+    is_starting = {name for state in waiting for name in state.collectives} == {START}
+    if any(state.quiet >= max(hang_after, START_SECONDS if is_starting else 0.0) for state in late):
         text = f"all ranks wait in {names(waiting)}, so the connection between them is the reason, not their program"
         return Hang(ranks(waiting), None, text)
     stuck = [state for state in others if state.call and state.quiet >= hang_after - TOGETHER_SECONDS]

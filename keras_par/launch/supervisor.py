@@ -33,6 +33,7 @@ TERM_SECONDS = 20.0  # from SIGTERM, for ranks to end that come to no step; sche
 DEAF_SECONDS = 1.0  # the same, where no rank has come to kp.init() and so none can hear
 NAMED_SECONDS = 3.0  # from a failure, until it is named though other ranks are still there
 CHANGE_SECONDS = 5.0  # from one try to stop all ranks for another world to the next
+RESULT_SECONDS = 60.0  # for an engine to end, which may carry results, once all ranks have ended well
 END_SECONDS = 3.0  # from one step of ending ranks to the next harder one
 HANG_STATUS = 124  # as timeout(1) has it
 VANISHED_STATUS = 1
@@ -94,7 +95,7 @@ class Supervisor:
             has_failed = any(end.is_failure for end in self._members.ended.values())
             is_wanted = self._num_seen or self._has_changed  # the end, before which the disk has got a checkpoint
             self._members.dismiss(has_failed, keeps_memory=self._may_go_on and has_failed and not is_wanted)
-            self._engine.wait(0 if self._num_seen > 1 else END_SECONDS)
+            self._engine.wait(0 if self._num_seen > 1 else END_SECONDS if has_failed else RESULT_SECONDS)
         finally:
             self._kill_engine()
             self._reception.close()
@@ -328,7 +329,8 @@ class Supervisor:
         if self._has_hung:
             return Outcome(HANG_STATUS, "it hung")
         is_engines_fault = self._has_lost_engine and (first is None or first.was_told)
-        if len(ended) < num_ranks or is_engines_fault:
+        is_incomplete = len(ended) < num_ranks and (first is None or not first.was_by_itself)
+        if is_incomplete or is_engines_fault:
             is_early = not self._has_lost_engine
             return self._teller.engine_failure(self._engine, is_early, engine_output, self._lost_at_start)
         return Outcome(0, "it finished") if first is None else self._teller.failure(first)
