@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo docs test test-long test-cluster test-all test-keras on-keras check browser bench setup clean
+.PHONY: demo docs durations test test-long test-cluster test-all test-keras on-keras check browser bench setup clean
 
 setup: $(VENV)/ready
 
@@ -64,6 +64,13 @@ test-cluster: setup
 	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { $(SUDO) apt-get update -qq && $(SUDO) $(CLUSTER); } > /dev/null 2>&1 || \
 	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
 	$(SUDO) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "$(CLUSTER_TESTS)"
+
+# Where the time of all of these goes.
+DURATIONS := $(abspath build/durations.jsonl)
+durations: setup
+	mkdir -p build && rm -f $(DURATIONS)
+	PYTEST_ADDOPTS="--durations-to $(DURATIONS)" $(MAKE) test test-long test-cluster
+	python -m tests.durations $(DURATIONS)
 
 test-all: check browser
 	$(PYTEST) -m "not cluster"

@@ -1,9 +1,11 @@
 """The pools of ranks that the tests of a process share, and the closing lines: how many ranks ran what, how exactly."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from tests.durations import Recorder
 from tests.ranks.pool import RankPool
 from tests.sweeps import EVERY, LONG_EVERY
 
@@ -72,7 +74,13 @@ def pytest_collection_modifyitems(items):
                 seen[name] += 1
 
 
+def pytest_addoption(parser):
+    parser.addoption("--durations-to", type=Path, help="appends what each test took to a file, for tests/durations.py")
+
+
 def pytest_configure(config):
+    if path := config.getoption("durations_to"):
+        config.pluginmanager.register(Recorder(path))
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(Workers())
 
