@@ -69,7 +69,7 @@ test-cluster: setup
 DURATIONS := $(abspath build/durations.jsonl)
 durations: setup
 	mkdir -p build && rm -f $(DURATIONS)
-	PYTEST_ADDOPTS="--durations-to $(DURATIONS)" $(MAKE) test test-long test-cluster
+	KERAS_PAR_TEST_DURATIONS=$(DURATIONS) $(MAKE) test test-long test-cluster
 	python -m tests.durations $(DURATIONS)
 
 test-all: check browser

@@ -1,11 +1,12 @@
 """The pools of ranks that the tests of a process share, and the closing lines: how many ranks ran what, how exactly."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.durations import Recorder
+from tests.durations import DURATIONS, Recorder
 from tests.ranks.pool import RankPool
 from tests.sweeps import EVERY, LONG_EVERY
 
@@ -74,13 +75,9 @@ def pytest_collection_modifyitems(items):
                 seen[name] += 1
 
 
-def pytest_addoption(parser):
-    parser.addoption("--durations-to", type=Path, help="appends what each test took to a file, for tests/durations.py")
-
-
 def pytest_configure(config):
-    if path := config.getoption("durations_to"):
-        config.pluginmanager.register(Recorder(path))
+    if path := os.environ.get(DURATIONS):
+        config.pluginmanager.register(Recorder(Path(path)))
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(Workers())
 

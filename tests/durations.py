@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+DURATIONS = "KERAS_PAR_TEST_DURATIONS"  # the variable that names the file of a run
 JOBS = ("tests.launcher", "tests.jobs", "tests.worlds", "tests.hosts", "tests.browser")
 KINDS = ("pure", "pool of ranks", "started jobs", "hosts")
 PHASES = ("setup", "call", "teardown")
