@@ -158,14 +158,12 @@ def write_names(host: str, addresses: Mapping[str, str]) -> None:
 
 
 def remove(made: Hosts) -> None:
-    """Takes the hosts away with all that runs on them, if they are there."""
+    """Takes the hosts away with all that runs on them and their files, also those that a killed run has left."""
     for name in (*made.names, made.switch):
         made.end(name)
         subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
     for name in made.names:
-        (FILES / name / "hosts").unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            (FILES / name).rmdir()
+        shutil.rmtree(FILES / name, ignore_errors=True)
 
 
 def sent_bytes() -> int:
