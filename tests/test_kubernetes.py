@@ -153,7 +153,7 @@ def test_the_jobs_line_starts_ranks_which_a_lost_pod_ends_and_new_pods_go_on(tmp
 
 def wait_for_checkpoint(folder: Path, pods: Pods, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not list(present(folder, "**/*.json")):
+    while not present(folder, "**/*.json"):
         assert time.monotonic() < deadline and all(process.poll() is None for process in pods.processes)
         time.sleep(0.05)
 

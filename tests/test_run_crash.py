@@ -95,6 +95,37 @@ def test_a_job_that_its_user_kills_is_told_with_its_place(tmp_path):
     )
 
 
+AT_THE_END = """
+import sys, time
+from pathlib import Path
+from keras_par.job import heartbeat
+from tests.launcher import rank_of_this_process
+
+beat = heartbeat.current()
+with beat.call("fit"):
+    beat.begin_epoch(0, 0)
+    beat.begin_step(1)
+    beat.end_step({})
+    Path(sys.argv[1], f"ready.{rank_of_this_process()}").touch()
+    time.sleep(2)  # in the last callback
+print("went on", flush=True)
+time.sleep(20)
+"""
+
+
+def test_ctrl_c_in_the_last_steps_of_a_fit_ends_the_script(tmp_path):
+    script = tmp_path / "ends.py"
+    script.write_text(AT_THE_END)
+    job = Job("-np", 2, script, tmp_path)
+    for rank in range(2):
+        job.wait_for(tmp_path / f"ready.{rank}")
+    job.signal(signal.SIGINT)
+    ended = job.wait(15)
+    assert ended.status == 130 and "went on" not in ended.stdout
+    assert ended.stderr.count("stopped by its user at the end of fit") == 2
+    assert "stopped at the end of fit on all ranks, by SIGINT" in ended.stderr
+
+
 def test_nothing_of_open_mpis_is_left_after_a_failure(tmp_path):
     folder = tmp_path / "tmp"
     folder.mkdir()

@@ -1,11 +1,14 @@
 """How trainings end that something or somebody ends: what ranks and the launcher say, and what is left of them."""
 
+import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from keras_par.launch.started import Program
 from tests import jobs
 from tests.launcher import Job, program, run
 
@@ -29,6 +32,19 @@ def test_a_killed_launcher_leaves_no_mpirun_and_no_shared_memory(tmp_path):
     job.require_gone(GONE_SECONDS)
     assert not list(SHARED.glob(segments)) and not session.exists()
     assert not [name for name in semaphores if (SHARED / f"sem.{name}").exists()]
+
+
+def test_an_engine_that_does_not_end_is_waited_for_until_the_user_is_impatient():
+    pressed: list[int] = []
+    engine = Program("sleep", ["sleep", "1000"], os.environ, is_one_host=True)
+    threading.Timer(0.3, pressed.append, [signal.SIGINT]).start()
+    began = time.monotonic()
+    engine.wait_unless(lambda: bool(pressed), 60)
+    assert 0.3 <= time.monotonic() - began < 30 and engine.poll() is None
+    engine.kill()
+    engine.wait_unless(lambda: False, 60)
+    assert time.monotonic() - began < 60 and engine.poll() == -signal.SIGKILL
+    engine.close()
 
 
 @pytest.mark.long

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 
 TERMINATE_SECONDS = 3.0  # from SIGTERM to SIGKILL
+LOOK_SECONDS = 0.2  # from one look to the next whether its end is still waited for
 
 
 class Started(ABC):
@@ -30,6 +32,13 @@ class Started(ABC):
     @abstractmethod
     def wait(self, seconds: float) -> bool:
         """Waits so long for its end; False if it still works."""
+
+    def wait_unless(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Waits so long for its end, but only until something is so."""
+        deadline = time.monotonic() + seconds
+        while not is_over() and (rest := deadline - time.monotonic()) > 0:
+            if self.wait(min(rest, LOOK_SECONDS)):
+                return
 
     @abstractmethod
     def kill(self) -> None:

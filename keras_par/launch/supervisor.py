@@ -95,7 +95,7 @@ class Supervisor:
             has_failed = any(end.is_failure for end in self._members.ended.values())
             is_wanted = self._num_seen or self._has_changed  # the end, before which the disk has got a checkpoint
             self._members.dismiss(has_failed, keeps_memory=self._may_go_on and has_failed and not is_wanted)
-            self._engine.wait(0 if self._num_seen > 1 else END_SECONDS if has_failed else RESULT_SECONDS)
+            self._engine.wait_unless(self._is_pressed, END_SECONDS if has_failed else RESULT_SECONDS)
         finally:
             self._kill_engine()
             self._reception.close()
@@ -266,6 +266,10 @@ class Supervisor:
             self._ending = Ending(self._members) if self._ending is None else self._ending
         else:
             self._end_ranks("terminate")
+
+    def _is_pressed(self) -> bool:
+        """True if the user has asked more than once, or again since ranks were told."""
+        return self._num_seen > 1 or len(self._interrupts) > self._num_seen
 
     @property
     def _ends_at_hang(self) -> bool:
