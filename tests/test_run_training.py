@@ -91,14 +91,15 @@ def test_the_launcher_lets_kp_init_choose_the_gpu(tmp_path):
     """TensorFlow takes no more orders about devices once it has made its context, as for a variable."""
     script = tmp_path / "devices.py"
     script.write_text(
-        "import keras_par as kp\nfrom keras_par.distribution import runtime\n"
-        "from tensorflow.python.eager import context\ntake_gpu = runtime.take_gpu\n"
-        "def looked_at(*arguments):\n"
-        "    print('devices are taken:', context.context()._context_handle is not None)\n"
-        "    take_gpu(*arguments)\n"
-        "runtime.take_gpu = looked_at\nkp.init()\n"
+        "import keras_par as kp\nfrom keras_par.job import gpu\n"
+        "from tensorflow.python.eager import context\ntake = gpu.take\n"
+        "def looked_at(communicator):\n"
+        "    print('devices are taken:', context.context()._initialized)\n"
+        "    take(communicator)\n"
+        "gpu.take = looked_at\nkp.init()\nassert context.context()._initialized == (kp.size() > 1)\n"
     )
-    assert "devices are taken: False" in run("-np", 1, script).stdout
+    for size in (1, 2):
+        assert run("-np", size, script).stdout.count("devices are taken: False") == size
 
 
 @pytest.mark.slow

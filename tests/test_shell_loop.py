@@ -12,7 +12,8 @@ import pytest
 from keras_par.base import host_memory, rank_variables
 from keras_par.base.addresses import require_own_address
 from keras_par.base.slots import slots
-from keras_par.job import launch, rendezvous
+from keras_par.comm.ways import why_no_nccl
+from keras_par.job import gpu, launch, rendezvous
 from keras_par.job.launch import Launch, MeetingPoint
 from keras_par.job.register import Register
 from tests.jobs import start, write_script
@@ -73,6 +74,7 @@ import keras_par as kp
 taken = []
 tf.config.list_physical_devices = lambda kind=None: ["gpu 0", "gpu 1"]
 tf.config.set_visible_devices = lambda device, kind: taken.append((device, kind))
+tf.config.get_logical_device_configuration = lambda device: None
 tf.config.experimental.set_memory_growth = lambda device, on: None
 
 for variables in ({"RANK_SIZE": "2", "RANK_ID": "2"}, {"RANK_SIZE": "2", "RANK_ID": "1"}, {"DEVICE_ID": "2"}):
@@ -101,13 +103,22 @@ def test_init_refuses_what_is_no_job_and_takes_the_gpu_of_device_id(tmp_path):
 
 
 PINNED = """
+import sys
 import tensorflow as tf
+from tensorflow.python.eager import context
 import keras_par as kp
+
+def take(device, what):
+    if context.context()._initialized:
+        raise RuntimeError("Visible devices cannot be modified after being initialized")  # as TensorFlow's own does
+    taken.append((device, what))
 
 taken = []
 tf.config.list_physical_devices = lambda kind=None: ["gpu 0", "gpu 1", "gpu 2"]
-tf.config.set_visible_devices = lambda device, kind: taken.append((device, kind))
-tf.config.experimental.set_memory_growth = lambda device, on: taken.append((device, on))
+tf.config.get_logical_device_configuration = lambda device: None
+tf.config.set_visible_devices = tf.config.experimental.set_memory_growth = take
+if "early" in sys.argv:
+    tf.Variable(0)
 kp.init()
 print(f"rank {kp.rank()} took {taken}\\n", end="", flush=True)
 """
@@ -120,8 +131,32 @@ def test_ranks_of_a_host_take_one_gpu_each(tmp_path):
     for variables, taken in (({}, (0, 1)), ({"DEVICE_ID": "2"}, (2, 2))):
         job = start("mpirun", 2, script, **variables)
         assert job.status == 0, job.output
-        for rank, gpu in enumerate(taken):
-            assert f"rank {rank} took [('gpu {gpu}', 'GPU'), ('gpu {gpu}', True)]" in job.output
+        for rank, own in enumerate(taken):
+            assert f"rank {rank} took [('gpu {own}', 'GPU'), ('gpu {own}', True)]" in job.output
+
+
+def test_a_tensor_before_init_is_refused_where_there_are_gpus(tmp_path):
+    """By stand-ins for GPUs."""
+    job = start("mpirun", 2, write_script(tmp_path, PINNED), "early")
+    assert job.status != 0
+    said = (
+        "came after TensorFlow had started its GPUs, so that rank 1 cannot have GPU 1 for itself: call kp.init() before"
+    )
+    assert said in job.output, job.output
+
+
+@pytest.mark.parametrize(
+    ("gpus", "has_nccl", "said"),
+    [
+        ([("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")], True, None),
+        ([("a", "0"), ("a", "1")], False, "Horovod was built without NCCL"),
+        ([("a", "0"), ("a", None)], True, "not every rank has a GPU"),
+        ([("a", "0"), ("b", "0"), ("b", "0")], True, "ranks 1 and 2 share GPU 0"),
+    ],
+)
+def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own(gpus, has_nccl, said):
+    why = why_no_nccl(gpus, has_nccl)
+    assert why is None if said is None else why.startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -207,12 +242,12 @@ def test_ranks_meet_where_torchrun_would():
 
 
 def test_the_device_is_a_gpu_where_there_are_any():
-    assert launch.device({}, 4) is None
-    assert launch.device({"DEVICE_ID": "3"}, 4) == 3
-    assert launch.device({"DEVICE_ID": "3"}, 0) == 3
+    assert gpu.device({}, 4) is None
+    assert gpu.device({"DEVICE_ID": "3"}, 4) == 3
+    assert gpu.device({"DEVICE_ID": "3"}, 0) == 3
     for value in ("4", "-1", "gpu"):
         with pytest.raises(RuntimeError, match=f"DEVICE_ID='{value}' is no whole number from 0 to 3.*4 GPU"):
-            launch.device({"DEVICE_ID": value}, 4)
+            gpu.device({"DEVICE_ID": value}, 4)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +264,7 @@ def test_the_device_is_a_gpu_where_there_are_any():
     ],
 )
 def test_what_each_rank_pins(device, num_gpus, size, taken):
-    assert [launch.own_gpu(device, num_gpus, rank, size) for rank in range(size)] == taken
+    assert [gpu.own_gpu(device, num_gpus, rank, size) for rank in range(size)] == taken
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ class Communicator(abc.ABC):
     local_rank: int
     local_size: int
 
+    gpu: str | None = None  # that this rank computes on, among those of its host
     no_shared_memory: str | None = None  # why sums cannot go through shared memory, the same on all ranks
     reduces_by: Road | None = None  # the way of sums in graphs, None where nothing is sent
 

@@ -72,6 +72,7 @@ class HorovodCollectives(Communicator):
             "max": self._ops.Max,
         }
         self._common = {"ignore_name_scope": True, "process_set": process_set}
+        self._device: str | None = "cpu"  # NCCL refuses ranks that share a GPU; None leaves the choice to TensorFlow
 
     def all_reduce(self, tensors, name, op="sum", sent_as=None):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
@@ -153,13 +154,15 @@ class HorovodCollectives(Communicator):
         names on different ranks, in silence. A traced one keeps its name. It costs some 7 ms the first time.
         """
         if not tf.executing_eagerly():
-            return operation(*tensors)
+            with tf.device(self._device):
+                return operation(*tensors)
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         shapes = [[None, *tensor.shape[1:]] if any_length else tensor.shape for tensor in tensors]
         specs = tuple(tf.TensorSpec(shape, tensor.dtype) for shape, tensor in zip(shapes, tensors, strict=True))
         if (key, specs) not in self._traced:
-            function = tf.function(operation, input_signature=specs, autograph=False)
-            self._traced[key, specs] = function.get_concrete_function()
+            with tf.device(self._device):
+                function = tf.function(operation, input_signature=specs, autograph=False)
+                self._traced[key, specs] = function.get_concrete_function()
         return list(self._traced[key, specs](*tensors))
 
     def group(self, groups):
@@ -203,6 +206,16 @@ class HorovodCommunicator(HorovodCollectives):
         self._groups: dict[tuple[int, ...], HorovodCollectives | None] = {}
 
     @property
+    def has_nccl(self) -> bool:
+        """True if Horovod was built to sum on GPUs."""
+        return bool(self._ops.nccl_built())
+
+    def use_gpus(self) -> None:
+        """Lets NCCL sum what is on GPUs, of which every rank must have its own; until then all go over the host."""
+        self._device = None
+        self._traced.clear()
+
+    @property
     def has_groups(self) -> bool:
         """True once a group of several ranks was made."""
         return bool(self._groups)
@@ -214,8 +227,10 @@ class HorovodCommunicator(HorovodCollectives):
         for ranks in map(tuple, groups):
             if len(ranks) > 1 and ranks not in self._groups:
                 made = self._make(ranks)
-                is_own = self.rank in ranks
-                self._groups[ranks] = HorovodCollectives(self._ops, self.engine, ranks, made) if is_own else None
+                group = HorovodCollectives(self._ops, self.engine, ranks, made) if self.rank in ranks else None
+                if group is not None:
+                    group._device = self._device
+                self._groups[ranks] = group
         return self._groups[own] if len(own) > 1 else SoloCommunicator()
 
     def _make(self, ranks: tuple[int, ...]) -> Any:

@@ -1,12 +1,11 @@
-"""Chooses the ways of a job's collectives by where its ranks are: shared memory, two levels, or Horovod alone."""
+"""Chooses the ways of a job's collectives by where its ranks are: NCCL, shared memory, two levels, or Horovod alone."""
 
 import logging
 import os
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.horovod import HorovodCommunicator
 from keras_par.comm.segments import host, share
 from keras_par.comm.shared_memory import SharedMemoryCommunicator
 from keras_par.comm.two_levels import TwoLevelCommunicator
@@ -16,17 +15,25 @@ VARIABLE = "KERAS_PAR_SHARED_MEMORY"  # "0" does without
 logger = logging.getLogger("keras_par")
 
 
-def shared(communicator: Communicator) -> Communicator:
+def shared(communicator: HorovodCommunicator) -> Communicator:
     """`communicator` with collectives through shared memory, for all ranks, or for those of each host.
 
-    The same that came in where no rank has another on its host, or one wants none; it knows why. Costs what `share`
-    does, and two all-gathers of a sentence; on several hosts what `share` does once more, and some messages.
+    The same that came in where each rank has a GPU for NCCL to sum on, where no rank has another on its host, or one
+    wants none; it knows why. Costs what `share` does, and two all-gathers of a sentence; on several hosts what `share`
+    does once more, and some messages.
     """
     if communicator.size == 1:
         return communicator
-    answers = communicator.all_gather_object([refusal(communicator), host()], "kp.shared.refusal")
-    why = next((answer[0] for answer in answers if answer[0]), None)
-    hosts = ranks_by_host([answer[1] for answer in answers])
+    own = [refusal(communicator), host(), communicator.gpu, communicator.has_nccl]
+    refusals, names, gpus, nccl = zip(*communicator.all_gather_object(own, "kp.shared.refusal"), strict=True)
+    why = next(filter(None, refusals), None)
+    without = why_no_nccl(list(zip(names, gpus, strict=True)), all(nccl))
+    if without is None:
+        communicator.use_gpus()
+        why = "each rank has a GPU of its own, and NCCL sums there"
+    elif any(gpus):
+        logger.info("keras-par: collectives go over the host's memory, not from GPU to GPU, because %s", without)
+    hosts = ranks_by_host(names)
     if why is None and len(hosts) == communicator.size:
         why = "each rank is on a host of its own"
     if why is not None:
@@ -62,6 +69,25 @@ def over_hosts(communicator: Communicator, hosts: Sequence[Sequence[int]]) -> Co
     return TwoLevelCommunicator(communicator, local, across)
 
 
+def why_no_nccl(gpus: Sequence[tuple[str, str | None]], has_nccl: bool) -> str | None:
+    """Why NCCL cannot sum on the ranks' GPUs, None if it can.
+
+    Args:
+        gpus: the host of each rank, and the GPU that it has there.
+        has_nccl: Horovod was built with it, on all ranks.
+    """
+    if not has_nccl:
+        return "Horovod was built without NCCL: run 'keras-par install-horovod --gpu'"
+    if any(gpu is None for _, gpu in gpus):
+        return "not every rank has a GPU"
+    owners: dict[tuple[str, str | None], int] = {}
+    for rank, place in enumerate(gpus):
+        first = owners.setdefault(place, rank)
+        if first != rank:
+            return f"ranks {first} and {rank} share GPU {place[1]}, which NCCL does not allow"
+    return None
+
+
 def ranks_by_host(names: Sequence[str]) -> list[list[int]]:
     """The ranks of each host, in the order of the first ones.
 
@@ -76,8 +102,6 @@ def ranks_by_host(names: Sequence[str]) -> list[list[int]]:
 
 def refusal(communicator: Communicator) -> str | None:
     """Why this rank would not share memory with any others, None if it would."""
-    if tf.config.list_physical_devices("GPU"):
-        return "the ranks compute on GPUs"
     if os.environ.get(VARIABLE, "1") == "0":
         return f"{VARIABLE}=0 is set on rank {communicator.rank}"
     return None

@@ -15,7 +15,7 @@ from keras_par.base.heartbeat import CALLS
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.distribution.seeds import Seed, share
-from keras_par.job import failures, heartbeat, launch
+from keras_par.job import failures, heartbeat
 from keras_par.job.start import start
 from keras_par.seam.install import install
 
@@ -57,10 +57,8 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
     refuse_workers()
     first = not world.is_started()
     install()
-    device = launch.device(os.environ, len(tf.config.list_physical_devices("GPU"))) if first else None
     communicator = start(engine)
     if first:
-        take_gpu(communicator, device)
         failures.start(communicator)
         atexit.register(failures.leave_together)
         share(communicator, seed)
@@ -223,18 +221,6 @@ def was_given(pid: int | None, variable: str) -> bool:
     except OSError:
         return True
     return any(each.startswith(f"{variable}=".encode()) for each in given)
-
-
-def take_gpu(communicator: Communicator, device: int | None) -> None:
-    """Lets this rank see one GPU, `device` or its local rank's, as TensorFlow's and Horovod's guides say.
-
-    Tested with stand-ins for GPUs only.
-    """
-    gpus = tf.config.list_physical_devices("GPU")
-    own = launch.own_gpu(device, len(gpus), communicator.local_rank, communicator.size)
-    if own is not None:
-        tf.config.set_visible_devices(gpus[own], "GPU")
-        tf.config.experimental.set_memory_growth(gpus[own], True)
 
 
 def tell_versions(communicator: Communicator) -> None:

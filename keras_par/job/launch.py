@@ -81,24 +81,3 @@ def meeting_point(environ: Mapping[str, str]) -> MeetingPoint:
     starter = starter_of(environ) or SHELL
     seconds = number(environ, "HOROVOD_START_TIMEOUT", 1, None, "set it to the seconds that ranks wait for each other")
     return MeetingPoint(address_of(environ, starter), port_of(environ, starter), seconds or 120, starter)
-
-
-def device(environ: Mapping[str, str], num_gpus: int) -> int | None:
-    """The GPU that DEVICE_ID gives this process, under any launcher; None if it is not set.
-
-    Raises:
-        RuntimeError: it is no number, or no GPU that this process sees. Without GPUs any number will do.
-    """
-    advice = f"this process sees {num_gpus} GPU(s), and CUDA_VISIBLE_DEVICES may hide others"
-    return number(environ, "DEVICE_ID", 0, num_gpus - 1 if num_gpus else None, advice if num_gpus else "it is a device")
-
-
-def own_gpu(device: int | None, num_gpus: int, local_rank: int, size: int) -> int | None:
-    """Which of the GPUs that its process sees a rank takes: `device` of DEVICE_ID, else that of its local rank.
-
-    CUDA_VISIBLE_DEVICES numbers anew, so that a process that sees one GPU takes that one, whatever its rank. None
-    where there is no GPU, and in a job of one process that chose none, which keeps all it sees.
-    """
-    if not num_gpus or (size == 1 and device is None):
-        return None
-    return local_rank % num_gpus if device is None else device

@@ -1,13 +1,17 @@
 """Starts communication once, as the launch allows: Horovod's in a launched job, the solo one otherwise."""
 
 import atexit
+import os
 from collections.abc import Callable
+
+import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.horovod import HorovodCommunicator
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.comm.ways import shared
-from keras_par.job import heartbeat, launch, rendezvous
+from keras_par.job import gpu, heartbeat, launch, rendezvous
 from keras_par.job.watched import WatchedCommunicator
 
 
@@ -43,12 +47,18 @@ def create(engine: str | None, launched: launch.Launch) -> Communicator:
             f"keras-par: init(engine={engine!r}) does not fit this launch, which is {launched.engine} with "
             f"{launched.size} rank(s): start the script by '{how[engine]}'."
         )
-    if launched.engine == "solo":
-        return watched(SoloCommunicator)
+    gpu.device(os.environ, len(tf.config.list_physical_devices("GPU")))  # refused before others wait for this rank
     rendezvous.join(launched)
-    from keras_par.comm.horovod import HorovodCommunicator
+    return watched(lambda: connected(launched))
 
-    return watched(lambda: shared(HorovodCommunicator(launched.engine, launched.size)))
+
+def connected(launched: launch.Launch) -> Communicator:
+    """All ranks of the launch, with this one's GPU taken."""
+    if launched.engine == "solo":
+        gpu.take(alone := SoloCommunicator())
+        return alone
+    gpu.take(communicator := HorovodCommunicator(launched.engine, launched.size))
+    return shared(communicator)
 
 
 def watched(start: Callable[[], Communicator]) -> Communicator:

@@ -24,7 +24,7 @@ from keras_par.catalogue.mesh_sizes import sizes_for
 from keras_par.catalogue.strategy_file import parse_strategy, read_strategy, strategy_text
 from keras_par.cluster import binding, hosts, slurm
 from keras_par.cluster.rank_table import read_rank_table
-from keras_par.job import heartbeat, launch
+from keras_par.job import gpu, heartbeat, launch
 from keras_par.launch import cli
 from keras_par.launch.account import Account
 from keras_par.launch.run_folder import RunFolder
@@ -160,7 +160,7 @@ SETTINGS = (*mutations.WORDS, "0", "1", "2", "4", "29500", "node[1-3,7],login", 
 READERS = (
     launch.detect,
     lambda: launch.meeting_point(os.environ),
-    lambda: launch.device(os.environ, 2),
+    lambda: gpu.device(os.environ, 2),
     lambda: [rank_variables.number(name) for name in ("rank", "size", "local_rank", "local_size")],
     rank_variables.told,
     lambda: slurm.slurm_hosts(os.environ),
