@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo docs durations test test-long test-cluster test-all test-keras on-keras check browser bench setup clean
+.PHONY: demo docs durations test test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup clean
 
 setup: $(VENV)/ready
 
@@ -50,11 +50,11 @@ browser:
 WORKERS ?= 2
 PYTEST := python -m pytest --numprocesses $(WORKERS) --dist worksteal
 test: check browser
-	$(PYTEST) -m "not long and not slow and not cluster"
+	$(PYTEST) -m "not long and not slow and not cluster and not gpu"
 
 # Whole jobs and trainings that would make `make test` twice as long; continuous integration runs them, too.
 test-long: setup browser
-	$(PYTEST) -m "long and not slow and not cluster"
+	$(PYTEST) -m "long and not slow and not cluster and not gpu"
 
 # Hosts are network namespaces with OpenSSH servers, or a SLURM, of their own, which root makes.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env env PATH="$$PATH")
@@ -65,6 +65,10 @@ test-cluster: setup
 	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
 	$(SUDO) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "$(CLUSTER_TESTS)"
 
+# What one GPU can show: fails without one. TensorFlow needs NVIDIA's libraries: pip install "tensorflow[and-cuda]".
+test-gpu: setup
+	python -m pytest -m gpu
+
 # Where the time of all of these goes.
 DURATIONS := $(abspath build/durations.jsonl)
 durations: setup
@@ -73,7 +77,7 @@ durations: setup
 	python -m tests.durations $(DURATIONS)
 
 test-all: check browser
-	$(PYTEST) -m "not cluster"
+	$(PYTEST) -m "not cluster and not gpu"
 	$(MAKE) test-cluster CLUSTER_TESTS=cluster
 	$(MAKE) test-keras KERAS=3.14.0
 	$(MAKE) test-keras KERAS=nightly

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -73,8 +75,14 @@ def mpirun(size: int) -> list[str]:
 class RankPool:
     """`size` ranks of one job, or, with `kind="plain"`, one process of Keras as it is; a new job after some tasks."""
 
-    def __init__(self, size: int, kind: str = "ranks", renewed_after: int = RENEWED_AFTER):
-        self.size, self.kind, self._renewed_after = size, kind, renewed_after
+    def __init__(
+        self,
+        size: int,
+        kind: str = "ranks",
+        renewed_after: int = RENEWED_AFTER,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ):
+        self.size, self.kind, self._renewed_after, self._variables = size, kind, renewed_after, variables
         self.num_tasks = 0
         self._begun: Begun | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="kp-test-"))
@@ -86,10 +94,11 @@ class RankPool:
         key = secrets.token_hex(16)
         address = str(self._folder / f"{time.monotonic_ns()}.socket")
         launcher = mpirun(self.size) if self.kind == "ranks" else []
+        variables = {"KERAS_PAR_TEST_KEY": key, "HOROVOD_CYCLE_TIME": CYCLE_TIME}
         with Listener(address, "AF_UNIX", authkey=key.encode()) as listener, self._log.open("ab") as log:
             self._job = subprocess.Popen(
                 [*launcher, sys.executable, "-m", "tests.ranks.worker", self.kind, address],
-                env=environment(KERAS_PAR_TEST_KEY=key, HOROVOD_CYCLE_TIME=CYCLE_TIME, **WITH_EXTRAS),
+                env=environment(**variables, **WITH_EXTRAS, **self._variables),
                 cwd=REPOSITORY,
                 stdout=log,
                 stderr=subprocess.STDOUT,

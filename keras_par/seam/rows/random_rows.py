@@ -109,13 +109,10 @@ def shuffled(original):
 
 
 def can_seek(alg: Any) -> bool:
-    """True if the numbers are Philox's as TensorFlow's kernels for CPUs count them.
-
-    Kernels for GPUs, and XLA's, are not known to count alike.
-    """
+    """True if the numbers are Philox's as TensorFlow's kernels count them, on GPUs, too; XLA's do not."""
     step = steps.current()
     is_philox = not isinstance(alg, tf.Tensor) and int(alg) in (1, 3)
-    return is_philox and not (step and step.compiled) and not tf.config.list_logical_devices("GPU")
+    return is_philox and not (step and step.compiled)
 
 
 def from_counter(original, rows: BatchRows, arguments: dict, known: Rows, numbers: Stream) -> tf.Tensor:

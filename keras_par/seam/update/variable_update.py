@@ -8,6 +8,7 @@ from keras import optimizers
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from keras_par.plan.buckets import fill_buckets
+from keras_par.seam.update import same_rows
 from keras_par.seam.update.slots import slots_by_variable
 from keras_par.sharding import step as steps
 from keras_par.sharding.parts import BUCKET_BYTES, Part, buckets_of, bytes_of, has_own_part, join, parts_of
@@ -37,14 +38,19 @@ def apply_weight_decay(original):
 
 
 def update_step(original):
-    """Updates parts where a rank updates a part, and joins the ranks' parts. Costs one all-gather for each bucket."""
+    """Updates parts where a rank updates a part, and joins the ranks' parts. Costs one all-gather for each bucket.
+
+    On GPUs, ranks that updated rows by slices then have the first rank's, see `same_rows`.
+    """
 
     def replacement(self, grads, trainable_variables, learning_rate):
         pairs = [*zip(grads, trainable_variables, strict=True)]
         if not is_elementwise(self) and any(is_sharded(each) or has_whole_update(each) for each in trainable_variables):
             update_whole(self, pairs, learning_rate)
             return
-        update_stored(original, self, [pair for pair in pairs if not has_own_part(pair[1])], learning_rate)
+        stored = [pair for pair in pairs if not has_own_part(pair[1])]
+        update_stored(original, self, stored, learning_rate)
+        same_rows.share(self, stored, is_elementwise(self))
         update_parts(self, [pair for pair in pairs if has_own_part(pair[1])], learning_rate)
 
     return replacement
