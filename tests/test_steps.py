@@ -7,7 +7,7 @@ from tests.compare import log_distance, relative_distance
 from tests.ranks.pool import together
 from tests.script_cases import STEPS
 
-QUICK_ON_4 = ("normalized-thin", "meta-learning", "sum-beside-means")
+QUICK_ON_4 = ("normalized-thin", "meta-learning", "sum-beside-means", "penalty-through-batchnorm")
 
 
 def runs() -> list:

@@ -10,6 +10,21 @@ from keras_par.comm.communicator import Communicator
 from keras_par.sharding.names import numbered, within_step
 
 
+class Probe(list[tf.Tensor]):
+    """The losses of a step that is only looked at.
+
+    Args:
+        with_gradients: False if zeros do in their place.
+    """
+
+    def __init__(self, with_gradients: bool = True):
+        super().__init__()
+        self.with_gradients = with_gradients
+        self.handled: list[
+            tf.Tensor
+        ] = []  # what losses of Keras's gave, which are those of the batch's rows as they are
+
+
 class Step:
     """What hooks deep inside a step need to know, valid while the step's Python code runs.
 
@@ -22,7 +37,7 @@ class Step:
         compiled: True inside a function that XLA compiles, where no collective can be.
         rows: where this rank's rows lie, for its random numbers; None if each rank draws what is asked for.
         captured: where an optimizer's apply leaves its arguments instead of acting on them; None if it acts.
-        probe: where losses are noted while a probe looks at the step.
+        probe: where losses are noted while the step is only looked at.
         communicator: the ranks that have other rows, if not those of the binding.
         kinds_of_losses: where it is noted what losses give, while a probe tries them; by their `id`s.
     """
@@ -36,7 +51,7 @@ class Step:
         compiled: bool = False,
         rows=None,
         captured: list[tuple] | None = None,
-        probe: list | None = None,
+        probe: Probe | None = None,
         communicator: Communicator | None = None,
         kinds_of_losses: dict | None = None,
     ):

@@ -16,13 +16,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.seam.call.first_batch import made_up, peek
+from keras_par.seam.call.known_losses import are_known
 from keras_par.seam.call.program import Program, Split
 from keras_par.seam.call.row_probe import LoneCommunicator, kinds_of, may_mix_rows, some_rows, unknown_losses
 from keras_par.seam.feed.gathering import as_tensor
 from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.step.metrics import layers
+from keras_par.seam.step.normalization import is_synchronized
 from keras_par.seam.update.gradients import OF_BATCH
-from keras_par.sharding.step import Step
+from keras_par.sharding.step import Probe, Step
 from keras_par.sharding.views import sharded
 
 CLOSE, NEAR = 1e-3, 0.15  # relative distances: without random numbers, and with them
@@ -41,7 +43,7 @@ class Seen(NamedTuple):
 
 
 def look(program: Program, iterator) -> Iterator:
-    """An iterator of the same batches, after a look at the first one, or its type.
+    """An iterator of the same batches, after a look at the first one, or only at its type.
 
     Rank 0 looks, and tells the others what it has found. Where there is nothing to find, no rank looks.
 
@@ -60,11 +62,13 @@ def look(program: Program, iterator) -> Iterator:
         return iterator
     found = None
     if binding.communicator.rank == 0:
-        if sums or unknown_losses(model) or not isinstance(iterator, tf.data.Iterator):
+        has_type = isinstance(iterator, tf.data.Iterator)
+        sums = sums and not (has_type and are_known(program, iterator.element_spec))
+        if sums or (tries and (unknown_losses(model) or not has_type)):
             batch, iterator = peek(iterator, model.steps_per_execution)
         else:
-            batch = made_up(iterator.element_spec)
-        found = [kinds_of(program, batch) if tries else None, sums_up(program, batch)]
+            batch = made_up(iterator.element_spec) if tries else None
+        found = [kinds_of(program, batch) if tries else None, sums and sums_up(program, batch)]
     kinds, is_sum = binding.communicator.all_gather_object(found, "kp.losses")[0]
     if kinds is not None:
         ids = [id(loss) for loss in unknown_losses(model)]
@@ -74,13 +78,13 @@ def look(program: Program, iterator) -> Iterator:
 
 
 def sums_up(program: Program, batch: Any) -> bool:
-    """True if the losses of a training step are sums over rows, where the strategy is to find that out.
+    """True if the losses of a training step are sums over rows.
 
     Warns:
         if they are not what they are taken for.
     """
     model, options = program.model, program.binding.options
-    if batch is None or not may_sum_up(program):
+    if batch is None:
         return False
     leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
     if not all(isinstance(leaf, (tf.Tensor, np.ndarray)) for leaf in leaves):
@@ -139,9 +143,19 @@ def losses_seen(program: Program, batch: Any, leaves: list[tf.Tensor]) -> list[S
     whole = evaluate(some_rows(leaves, given, 0, 2 * half), 2 * half, 2 * half)
     parts = [evaluate(some_rows(leaves, given, i * half, (i + 1) * half), half, 2 * half) for i in range(2)]
     tolerance = CLOSE if is_exact else NEAR
-    losses = zip(whole, *parts, strict=True)
-    found = [Seen(of_all, a, b, judged(of_all, a, b, tolerance)) for of_all, a, b in losses]
-    return [loss for loss in found if is_exact or loss.kind != "neither"]
+    found = [Seen(of_all, a, b, judged(of_all, a, b, tolerance)) for of_all, a, b in zip(whole, *parts, strict=True)]
+    if is_exact:
+        return found
+    # Near to a sum may be chance, which other halves, of every other row, hardly repeat.
+    parts = [evaluate(every_other(leaves, given, i, 2 * half), half, 2 * half) for i in range(2)]
+    again = [judged(of_all, a, b, tolerance) for of_all, a, b in zip(whole, *parts, strict=True)]
+    return [loss for loss, kind in zip(found, again, strict=True) if loss.kind == kind != "neither"]
+
+
+def every_other(leaves: list[tf.Tensor], given: int, start: int, stop: int) -> list[tf.Tensor]:
+    """Rows `start`, `start + 2` and so on of tensors of `given` rows, up to row `stop`; others are left whole."""
+    rows = tf.range(start, stop, 2)
+    return [tf.gather(leaf, rows) if leaf.shape.rank and leaf.shape[0] == given else leaf for leaf in leaves]
 
 
 def losses_of(program: Program, batch, leaves: list[tf.Tensor], given: int, alone: LoneCommunicator):
@@ -151,7 +165,7 @@ def losses_of(program: Program, batch, leaves: list[tf.Tensor], given: int, alon
     places = [i for i, leaf in enumerate(keras.tree.flatten(batch)) if leaf is not None]
 
     def trace(local, total, *leaves):
-        losses: list[tf.Tensor] = []
+        losses = Probe()
         flat: list = [None] * len(keras.tree.flatten(structure))
         for place, leaf in zip(places, leaves, strict=True):
             flat[place] = leaf
@@ -172,7 +186,8 @@ def losses_of(program: Program, batch, leaves: list[tf.Tensor], given: int, alon
     is_random = any(word in operation.type for operation in operations for word in RANDOM)
     # Of a loss that is made of gradients the ranks' parts are made of those of the whole batch.
     is_second_order = any(OF_BATCH in operation.name for operation in operations)
-    is_normalized = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers(program.model))
+    normal = [layer for layer in layers(program.model) if isinstance(layer, keras.layers.BatchNormalization)]
+    is_normalized = not all(is_synchronized(layer, binding.options) for layer in normal)
 
     def evaluate(leaves: list[tf.Tensor], *numbers: int) -> list[float]:
         results = pruned(*(tf.constant(number, tf.int64) for number in numbers), *leaves)

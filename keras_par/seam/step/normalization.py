@@ -33,6 +33,9 @@ def moments(original):
         step = steps.current()
         if step is None or not step.binding.is_distributed or not is_synchronized(self, step.binding.options):
             return original(self, inputs, mask)
+        if step.probe is not None:  # which compares rows and halves of them, whose own moments would be others
+            channels = [size for dim, size in enumerate(inputs.shape) if dim not in self._reduction_axes]
+            return tf.zeros(channels, inputs.dtype), tf.ones(channels, inputs.dtype)
         if is_in_loop() or is_in_function():
             step.say(
                 "layer '%s' normalizes each rank's rows by themselves, as ranks cannot talk within a loop of a graph "
