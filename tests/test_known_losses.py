@@ -6,7 +6,7 @@ from tests import known_losses_tasks as tasks
 from tests.compare import relative_distance
 
 KNOWN = ("computed", "an_object", "several", "one_of_whole_batches")
-LOOKED_AT = ("regularized", "a_sum", "a_mean")
+LOOKED_AT = ("regularized", "a_sum", "a_sum_of_keras_s", "a_mean")
 
 
 @pytest.mark.parametrize("kind", [*KNOWN, *LOOKED_AT])
@@ -18,7 +18,7 @@ def test_a_batch_is_looked_at_where_losses_are_not_known(kind, ranks, plain, exa
     exactness(relative_distance(first["weights"], theirs["weights"]), 1e-6)
 
 
-@pytest.mark.parametrize("kind", ["partly_a_sum", "a_square"])
+@pytest.mark.parametrize("kind", ["partly_a_sum", "a_square", "a_product", "a_share"])
 def test_what_is_made_of_keras_s_losses_but_is_no_sum_of_them_is_told(kind, ranks):
     first, _ = ranks(2).run(tasks.train, kind=kind, distributed=True)
     assert first["looks"] == 1 and len(first["said"]) == 1

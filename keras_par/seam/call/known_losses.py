@@ -58,14 +58,30 @@ def traced(program: Program, structure: Any, given: tuple) -> bool:
     step = Step(program.binding, rows, rows, thin=False, captured=[], probe=probe, communicator=alone)
     with program.binding.scope(), step.current():
         program.step_function(batch)
-    handled = {id(loss) for loss in probe.handled}
+    handled = {id(loss) for loss in probe.handled if loss.shape.rank == 0}
     return not alone.asked_by_ops and all(is_made_of(loss, handled) for loss in probe)
 
 
 def is_made_of(tensor: tf.Tensor, handled: set[int]) -> bool:
-    """True if a scalar is a sum of `handled` tensors, by their ids, times and plus what no row has a part in."""
-    if id(tensor) in handled or tensor.op.type in NUMBERS:
+    """True if a tensor is a sum of `handled` scalars, by their ids, times and plus what no row has a part in."""
+    if id(tensor) in handled or is_number(tensor):
         return True
-    rank = tensor.shape.rank
-    is_linear = tensor.op.type in LINEAR and rank is not None and rank <= 1
-    return is_linear and all(is_made_of(each, handled) for each in tensor.op.inputs)
+    inputs, kind = list(tensor.op.inputs), tensor.op.type
+    if kind not in LINEAR or is_large(tensor):
+        return False
+    if kind == "Mul":
+        return any(map(is_number, inputs)) and all(is_made_of(each, handled) for each in inputs)
+    if kind == "RealDiv":
+        return is_made_of(inputs[0], handled) and is_number(inputs[1])
+    return all(is_made_of(each, handled) for each in inputs)
+
+
+def is_number(tensor: tf.Tensor) -> bool:
+    """True if no row has a part in a tensor: it is made of constants and variables."""
+    is_linear = tensor.op.type in LINEAR and not is_large(tensor)
+    return tensor.op.type in NUMBERS or (is_linear and all(map(is_number, tensor.op.inputs)))
+
+
+def is_large(tensor: tf.Tensor) -> bool:
+    """True for more than a scalar, or some of them in a row."""
+    return tensor.shape.rank is None or tensor.shape.rank > 1
