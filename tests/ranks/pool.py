@@ -213,9 +213,12 @@ class RankPool:
             self._kill()
 
     def _kill(self) -> None:
-        for pid in (self._job.pid, *getattr(self, "_pids", [])):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Kills the ranks, and mpirun only if it does not end then: it removes the memory that they shared."""
+        if hasattr(self, "_pids"):
+            self._signal(signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._job.wait(5)
+        self._job.kill()
         self._job.wait()
 
 
