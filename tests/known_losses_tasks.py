@@ -16,20 +16,25 @@ mean_squares = keras.losses.MeanSquaredError()
 class Own(keras.Model):
     """A model whose step takes the gradient of one of many losses."""
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, in_function: bool):
         inputs = layers.Input((4,))
         regularizer = "l2" if kind == "regularized" else None
         super().__init__(inputs, layers.Dense(2, kernel_regularizer=regularizer)(inputs))
-        self.kind = kind
+        self.kind, self.in_function = kind, in_function
         self.factor = self.add_weight(name="factor", initializer="ones", trainable=False)
 
     def train_step(self, data):
-        x, y = data
+        taken = self.taken_in_a_function if self.in_function else self.taken
+        loss, gradients = taken(*data)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+    def taken(self, x, y):
         with tf.GradientTape() as tape:
             loss = getattr(self, self.kind)(x, y, self(x, training=True))
-        variables = self.trainable_variables
-        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-        return {"loss": loss}
+        return loss, tape.gradient(loss, self.trainable_variables)
+
+    taken_in_a_function = tf.function(taken)
 
     def computed(self, x, y, outputs):
         return self.compute_loss(x, y, outputs)
@@ -65,6 +70,12 @@ class Own(keras.Model):
     def a_share(self, x, y, outputs):
         return 1.0 / mean_squares(y, outputs)
 
+    def a_branch(self, x, y, outputs):
+        loss = mean_squares(y, outputs)
+        if tf.reduce_mean(x) > 100.0:
+            loss = 2.0 * loss
+        return loss
+
     def a_mean(self, x, y, outputs):
         return tf.reduce_mean(tf.square(y - outputs))
 
@@ -72,7 +83,7 @@ class Own(keras.Model):
         return mean_squares(y, outputs) ** 2
 
 
-def train(kind: str, distributed: bool) -> dict:
+def train(kind: str, distributed: bool, in_function: bool = False) -> dict:
     """Weights after a short training, how often a batch was looked at, and what was said of losses."""
     seed(distributed)
     random = np.random.default_rng(3)
@@ -80,7 +91,7 @@ def train(kind: str, distributed: bool) -> dict:
     looks: list = []
     with strategy_scope(distributed), noted(looks, distributed), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        model = Own(kind)
+        model = Own(kind, in_function)
         model.compile(keras.optimizers.SGD(0.01), "mse")
         model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0)
     return {

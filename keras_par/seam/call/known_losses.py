@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.seam.call.program import Program
-from keras_par.seam.call.row_probe import LoneCommunicator
+from keras_par.seam.call.row_probe import LoneCommunicator, functions_inlined
 from keras_par.seam.feed.shards import KINDS
 from keras_par.sharding.step import Probe, Step
 
@@ -35,7 +35,8 @@ def are_known(program: Program, spec: Any) -> bool:
     states = random.getstate(), np.random.get_state()
     found: list[bool] = []
     try:
-        tf.compat.v1.wrap_function(lambda *given: found.append(traced(program, batch, given)), leaves)
+        with functions_inlined():
+            tf.compat.v1.wrap_function(lambda *given: found.append(traced(program, batch, given)), leaves)
     except Exception as error:  # a step that cannot be traced so is looked at
         logger.debug("keras-par: the losses of '%s' are not known: %r", program.model.name, error)
     finally:

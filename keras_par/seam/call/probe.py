@@ -18,7 +18,14 @@ import tensorflow as tf
 from keras_par.seam.call.first_batch import made_up, peek
 from keras_par.seam.call.known_losses import are_known
 from keras_par.seam.call.program import Program, Split
-from keras_par.seam.call.row_probe import LoneCommunicator, kinds_of, may_mix_rows, some_rows, unknown_losses
+from keras_par.seam.call.row_probe import (
+    LoneCommunicator,
+    functions_inlined,
+    kinds_of,
+    may_mix_rows,
+    some_rows,
+    unknown_losses,
+)
 from keras_par.seam.feed.gathering import as_tensor
 from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.step.metrics import layers
@@ -180,7 +187,8 @@ def losses_of(program: Program, batch, leaves: list[tf.Tensor], given: int, alon
         tf.TensorSpec([None, *leaf.shape[1:]] if leaf.shape.rank and leaf.shape[0] == given else leaf.shape, leaf.dtype)
         for leaf in leaves
     ]
-    traced = tf.compat.v1.wrap_function(trace, [*numbers, *specs])
+    with functions_inlined():
+        traced = tf.compat.v1.wrap_function(trace, [*numbers, *specs])
     pruned = traced.prune(traced.inputs[: len(numbers) + len(specs)], traced.outputs)
     operations = pruned.graph.get_operations()
     is_random = any(word in operation.type for operation in operations for word in RANDOM)

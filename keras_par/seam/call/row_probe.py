@@ -47,6 +47,17 @@ class LoneCommunicator(SoloCommunicator):
         self.asked_by_ops |= name.startswith("kp.ops.")
 
 
+@contextlib.contextmanager
+def functions_inlined():
+    """Within it functions that a step calls are traced as parts of it, and not kept, as they would be for the step."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
 def unknown_losses(model: keras.Model) -> list[Loss]:
     """The losses of `compile` of which Keras does not tell what they give."""
     compiled = getattr(model._compile_loss, "_flat_losses", None) or []
