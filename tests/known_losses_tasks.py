@@ -1,5 +1,6 @@
 """Steps of the user's own, of which a trace may tell that their losses need no look at numbers."""
 
+import contextlib
 import warnings
 from unittest import mock
 
@@ -104,7 +105,7 @@ def train(kind: str, distributed: bool, in_function: bool = False) -> dict:
 def noted(looks: list, distributed: bool):
     """Notes each batch that is looked at."""
     if not distributed:
-        return mock.MagicMock()
+        return contextlib.nullcontext()
     from keras_par.seam.call import probe
 
     original = probe.peek

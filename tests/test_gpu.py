@@ -1,7 +1,7 @@
 """What one GPU can show: the same training as plain Keras's there, by one rank and by several that share it.
 
-Each test prints a figure. Without a GPU they fail. Numbers of float64 show what is exact; where a kernel adds in an
-order of its own, plain Keras differs from itself, which is printed beside.
+Each test prints a figure. Without a GPU they fail. Numbers of float64 show what is exact; the tolerances of others
+leave room for kernels that add up in no order, by which plain Keras differs from itself.
 """
 
 import os
@@ -9,6 +9,7 @@ import statistics
 from itertools import product
 
 import pytest
+import tensorflow as tf
 
 from tests import gpu_tasks as tasks
 from tests.communicator_tasks import look
@@ -38,6 +39,7 @@ _plain: dict[str, dict] = {}
 @pytest.fixture(scope="module")
 def pools():
     """A function that returns a pool of so many ranks, or of plain Keras, whose processes see the GPU."""
+    assert tf.config.list_physical_devices("GPU"), "TensorFlow sees no GPU here, without which these tests show nothing"
 
     def pool(size: int, kind: str = "ranks") -> RankPool:
         if (kind, size) not in _pools:
@@ -160,7 +162,7 @@ def test_a_step_costs_what_plain_keras_takes(name, size, jit, pools, figure):
     assert ratio < 1.25
 
 
-def test_a_rank_out_of_the_gpus_memory_is_named(figure):
+def test_a_rank_out_of_the_gpus_memory_is_named(pools, figure):
     ended = run("-np", 2, program("gpu_memory"), **GPU)
     assert ended.status != 0 and "Rank 1" in ended.stderr, ended.stderr
     [line] = [line for line in ended.stderr.splitlines() if line.startswith("Error: ")]

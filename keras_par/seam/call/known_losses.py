@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_par.seam.call.first_batch import NONE
 from keras_par.seam.call.program import Program
 from keras_par.seam.call.row_probe import LoneCommunicator, functions_inlined
 from keras_par.seam.feed.shards import KINDS
@@ -29,8 +30,8 @@ def are_known(program: Program, spec: Any) -> bool:
         spec: the type of its batches, or of shards of them.
     """
     batch = spec.batch if isinstance(spec, KINDS) else spec
-    leaves = [leaf for leaf in tf.nest.flatten(batch) if isinstance(leaf, tf.TensorSpec)]
-    if len(leaves) < len([leaf for leaf in tf.nest.flatten(batch) if not is_none(leaf)]):
+    leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None and not isinstance(leaf, NONE)]
+    if not all(isinstance(leaf, tf.TensorSpec) for leaf in leaves):
         return False
     states = random.getstate(), np.random.get_state()
     found: list[bool] = []
@@ -43,10 +44,6 @@ def are_known(program: Program, spec: Any) -> bool:
         random.setstate(states[0])
         np.random.set_state(states[1])
     return bool(found) and found[0]
-
-
-def is_none(spec: Any) -> bool:
-    return spec is None or isinstance(spec, type(tf.type_spec_from_value(None)))
 
 
 def traced(program: Program, structure: Any, given: tuple) -> bool:
