@@ -23,7 +23,8 @@ def without_order(shared: bool):
     import tensorflow as tf
 
     import keras_par as kp
-    from keras_par.seam.update import same_rows, variable_update
+    from keras_par.seam.update import variable_update
+    from keras_par.sharding import copies
 
     original = variable_update.update_stored
 
@@ -37,7 +38,7 @@ def without_order(shared: bool):
 
     with (
         mock.patch.object(variable_update, "update_stored", in_own_order),
-        mock.patch.object(same_rows, "has_order", lambda: not shared),
+        mock.patch.object(copies, "repeats_bits", lambda: not shared),
     ):
         yield
 

@@ -151,7 +151,7 @@ def test_the_contract_of_collectives_is_kept(kind, pools, figure):
 @pytest.mark.parametrize("jit", [False, True], ids=["", "xla"])
 def test_a_step_costs_what_plain_keras_takes(name, size, jit, pools, figure):
     """Epochs of both alternate; the goal is told beside, and the assertion leaves room for a busy machine."""
-    how = {"name": name, "steps": 200, "jit": jit, **size}
+    how = {"name": name, "steps": 60, "jit": jit, **size}
     ratios, ours = [], 0.0
     for number in range(5):
         [theirs] = pools(1, "plain").run(tasks.seconds, SECONDS, distributed=False, **how)

@@ -87,6 +87,18 @@ def scaled(gradient: Gradient, factor, no_nan: bool = False) -> Gradient:
     return times(gradient, tf.cast(factor, gradient.dtype))
 
 
+def values_of(gradient: Any) -> tf.Tensor:
+    """The numbers of a gradient, those of its rows if it is slices."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def with_values(gradient: Any, values: tf.Tensor, indices: tf.Tensor | None = None) -> Any:
+    """`gradient` with other values, and with other indices unless None."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(values, gradient.indices if indices is None else indices, gradient.dense_shape)
+    return values
+
+
 def sum_gradients(
     communicator: Communicator,
     gradients: Sequence[Gradient],

@@ -21,7 +21,7 @@ class Advice:
 
 
 def advise(host: Host, engine: str, num_gpus: int = 0) -> Advice:
-    """One rank a GPU where Horovod can use them (`num_gpus`), else one a core, as far as memory goes."""
+    """One rank for each of `num_gpus` that TensorFlow sees, else one a core, as far as memory goes."""
     ranks = num_gpus or max(1, min(host.usable_cores, host.memory_available // RANK_MEMORY))
     return Advice(
         engine=engine,

@@ -81,4 +81,4 @@ def recommend(report: Report, wanted: str | None) -> Advice | None:
     engines = [engine for engine in usable_engines(report, wanted) if engine not in failed]
     if not engines or report.loaded is None:
         return None
-    return advise(report.host, engines[0], report.loaded.gpus if report.loaded.engines["nccl"] else 0)
+    return advise(report.host, engines[0], report.loaded.gpus)

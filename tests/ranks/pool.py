@@ -60,7 +60,7 @@ def environment(**extra: str) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "OMP_NUM_THREADS": "1",
         "HOROVOD_CYCLE_TIME": "5",
-        "CUDA_VISIBLE_DEVICES": "",
+        "CUDA_VISIBLE_DEVICES": os.environ.get("KERAS_PAR_TEST_GPU", ""),
         "PYTHONWARNINGS": "error::UserWarning:keras_par",
         **extra,
     }

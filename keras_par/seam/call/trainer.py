@@ -19,6 +19,7 @@ from keras_par.seam.models import binding as bindings
 from keras_par.seam.models import packages
 from keras_par.seam.models.compiled import plain_settings
 from keras_par.seam.step.kept_state import average_state
+from keras_par.seam.step.metrics import value_now
 from keras_par.seam.together import run as runs
 from keras_par.seam.together import writers
 from keras_par.sharding import step as steps
@@ -174,7 +175,9 @@ def metrics_result(original):
             return original(self, logs)
         if run.kind == "fit":
             average_state(run.binding.data, self)
-        return run.global_logs(logs)
+        if not run.logs_each_step:  # else they are already
+            logs = run.global_logs(logs)
+        return tree.map_structure(value_now, original(self, logs))
 
     return replacement
 

@@ -20,6 +20,7 @@ from keras_par.seam.rows.row_slices import summed
 from keras_par.seam.step.metric_states import MetricStates
 from keras_par.seam.variables.layouts import layout_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
+from keras_par.sharding.copies import of_first
 from keras_par.sharding.following import keeping
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.names import numbered
@@ -155,7 +156,7 @@ class Binding:
         """The weighted gradients of `variables` summed over the ranks that have other rows.
 
         Those of variables that are divided among these ranks have been summed where they were computed, as have those
-        of variables whose `identity` is in `but`. Costs one all-reduce for each bucket.
+        of variables whose `identity` is in `but`. Costs one all-reduce for each bucket, and what `of_first` does.
 
         Args:
             step: under way.
@@ -170,7 +171,7 @@ class Binding:
         places = [i for i, (g, v) in own if is_to_sum(v) and identity(v) not in but and not is_part(g, v)]
         result = list(gradients)
         if not places:
-            return result
+            return of_first(self.mesh, result, variables, but)
         name = numbered("gradients")
         parts = [i for i in places if to_parts and has_own_part(variables[i]) and gradients[i] is not None]
         if parts:
@@ -188,7 +189,7 @@ class Binding:
         sums = summed(step, whole, add)
         for i, gradient in zip(rest, sums, strict=True):
             result[i] = gradient
-        return result
+        return of_first(self.mesh, result, variables, but)
 
 
 def is_to_sum(variable: Any) -> bool:

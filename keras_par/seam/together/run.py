@@ -28,6 +28,7 @@ from keras_par.seam.step.metric_states import assign, kept
 from keras_par.seam.together.meeting import meet
 from keras_par.seam.together.prepare import prepare
 from keras_par.seam.together.writers import require_everywhere, warn_of_other_paths
+from keras_par.sharding import copies
 from keras_par.sharding.views import sharded
 
 End = Literal["same", "agree", "fill up"]
@@ -159,14 +160,15 @@ class Run:
         """The logs of all ranks' rows, which the metrics hold from now on, until the next step.
 
         Logs that are no results of metrics, as a training step of the user's own may return, are combined by `weight`.
-        Costs one all-reduce for each dtype of the metrics' state.
+        Costs one all-reduce for each dtype of the metrics' state, and one for numbers that are no results.
 
         Args:
             keeps_own: True lets the metrics hold what they held.
         """
         model, communicator, states = self.model, self.binding.data, self.binding.metric_states
         before = states.join(communicator, model)
-        result = metrics.metrics_to_logs(model, logs)
+        copies.share(self.binding.mesh, [variable for variable, _ in before])
+        result = metrics.metrics_to_logs(model, logs) if self.weight is None else logs
         if result is not logs:
             result = keras.tree.map_structure(metrics.value_now, result)
         else:
@@ -174,7 +176,9 @@ class Run:
             with kept([variable for variable, _ in before]):
                 assign(before)
                 own = metrics.results_by_name(model)
-            result = metrics.combined(communicator, logs, own, everywhere, self.weight)
+            share = communicator.size / self.communicator.size  # of one of the ranks with the same rows
+            weight = None if self.weight is None else self.weight * share
+            result = metrics.combined(self.communicator, logs, own, everywhere, weight)
         if keeps_own and before:
             states.put_back(before)
         return result

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm import differentiable
-from keras_par.comm.reducer import Gradient, scaled
+from keras_par.comm.reducer import Gradient, scaled, values_of, with_values
 from keras_par.seam.rows.row_dims import UNSURE, Rows, is_symbolic
 from keras_par.seam.rows.row_slices import Lookup, joined, lookup_of, pieces
 from keras_par.seam.variables.layouts import divide
@@ -292,17 +292,6 @@ def sent_back(step: steps.Step, upstream: tf.Tensor, part: Any, indices: tf.Tens
     if lookup is Lookup.DISTINCT:
         return tf.gather(everything, tf.argmax(part.indices[:, tf.newaxis] == indices, 1))
     return everything
-
-
-def values_of(gradient) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def with_values(gradient, values: tf.Tensor, indices: tf.Tensor | None = None):
-    """The gradient with other values, and other indices unless None."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(values, gradient.indices if indices is None else indices, gradient.dense_shape)
-    return values
 
 
 def with_shapes(gradients, variables) -> list:

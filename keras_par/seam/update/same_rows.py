@@ -4,6 +4,7 @@ import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from keras_par.seam.update.slots import is_accumulator, slots_by_variable
+from keras_par.sharding import copies
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import numbered
 from keras_par.sharding.views import is_sharded
@@ -24,7 +25,7 @@ def share(optimizer: BaseOptimizer, pairs: list, elementwise: bool) -> None:
     """
     step = steps.current()
     pairs = [pair for pair in pairs if isinstance(pair[0], tf.IndexedSlices)]
-    if step is None or not pairs or has_order():
+    if step is None or not pairs or copies.repeats_bits():
         return
     if not elementwise:
         state = [each for each in optimizer.variables if not is_accumulator(each)]
@@ -41,8 +42,3 @@ def share(optimizer: BaseOptimizer, pairs: list, elementwise: bool) -> None:
         firsts = ranks.broadcast([tf.gather(each, rows) for each in held], numbered("rows"))
         for each, first in zip(held, firsts, strict=True):
             each.scatter_update(tf.IndexedSlices(first, rows))
-
-
-def has_order() -> bool:
-    """True if this rank adds up slices in one order, as processors do."""
-    return not tf.config.list_logical_devices("GPU")

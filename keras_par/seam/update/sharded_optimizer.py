@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm import world
+from keras_par.comm.reducer import values_of
 from keras_par.sharding.names import unique
 from keras_par.sharding.parts import has_own_part, own_part_of
 from keras_par.sharding.views import is_local, local_view, placement_of, sharded
@@ -128,10 +129,6 @@ def whole_squares(grads: list, variables: list) -> list:
 def has_parts(variable: Any) -> bool:
     """True if this rank's gradient of the variable is a part of the whole one."""
     return any(placement_of(variable).gradient)
-
-
-def values_of(gradient: Any) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def check_finite(original):

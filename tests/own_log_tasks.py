@@ -1,0 +1,79 @@
+"""Training and test steps that return numbers of their own, and what callbacks are given of these."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from tests.tasks import seed, strategy_scope
+
+
+class OwnLogs(keras.Model):
+    """Steps as tutorials have them; of the numbers that they return Keras knows names at most.
+
+    Args:
+        kind: "mean", or "sum" for losses that are added up.
+        tracked: names of numbers that are kept by metrics, too.
+    """
+
+    def __init__(self, kind: str, tracked: tuple[str, ...], **made):
+        super().__init__(**made)
+        self.kind, self.trackers = kind, {name: keras.metrics.Mean(name=name) for name in tracked}
+
+    def loss_of(self, x, y):
+        outputs = self(x, training=True)
+        error = tf.reduce_mean(tf.square(outputs - tf.cast(y, outputs.dtype)), -1)
+        return tf.reduce_sum(error) if self.kind == "sum" else tf.reduce_mean(error)
+
+    def logs(self, loss):
+        for tracker in self.trackers.values():
+            tracker.update_state(loss)
+        return {"loss": loss, **{name: tracker.result() for name, tracker in self.trackers.items()}}
+
+    def train_step(self, batch):
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(*batch[:2])
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return self.logs(loss)
+
+    def test_step(self, batch):
+        return self.logs(self.loss_of(*batch[:2]))
+
+
+class Noting(keras.callbacks.Callback):
+    """What it is given of batches, of epochs and of an evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen: list[tuple[str, dict]] = []
+
+    def note(self, when: str, logs) -> None:
+        self.seen.append((when, {name: float(value) for name, value in (logs or {}).items()}))
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.note("batch", logs)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.note("test batch", logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.note("epoch", logs)
+
+
+def train(kind: str, tracked: tuple[str, ...], compiled: str | None, distributed: bool) -> list[tuple[str, dict]]:
+    """What a callback is given in two epochs with validation, and what calls return; ranks divide no batch evenly."""
+    seed(distributed)
+    keras.config.set_dtype_policy("float64")
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(26, 4)), random.normal(size=(26, 2))
+    with strategy_scope(distributed):
+        inputs = layers.Input((4,))
+        model = OwnLogs(kind, tracked, inputs=inputs, outputs=layers.Dense(2)(inputs))
+        model.compile(keras.optimizers.SGD(0.01), loss=compiled)
+        noting = Noting()
+        model.fit(x, y, batch_size=8, epochs=2, validation_data=(x[:10], y[:10]), verbose=0, callbacks=[noting])
+        noting.note("train_on_batch", model.train_on_batch(x[:9], y[:9], return_dict=True))
+        noting.note("test_on_batch", model.test_on_batch(x[:9], y[:9], return_dict=True))
+        noting.note("evaluate", model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True))
+    return noting.seen
