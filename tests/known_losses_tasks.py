@@ -17,25 +17,49 @@ mean_squares = keras.losses.MeanSquaredError()
 class Own(keras.Model):
     """A model whose step takes the gradient of one of many losses."""
 
-    def __init__(self, kind: str, in_function: bool):
+    def __init__(self, kind: str, in_function: bool | str):
         inputs = layers.Input((4,))
         regularizer = "l2" if kind == "regularized" else None
         super().__init__(inputs, layers.Dense(2, kernel_regularizer=regularizer)(inputs))
         self.kind, self.in_function = kind, in_function
+        self.traces = 0
+        self.tracker = keras.metrics.Mean(name="tracked")
+        self.own_optimizer = keras.optimizers.Adam(0.01)
         self.factor = self.add_weight(name="factor", initializer="ones", trainable=False)
 
     def train_step(self, data):
-        taken = self.taken_in_a_function if self.in_function else self.taken
+        self.traces += 1
+        if self.in_function == "whole":
+            return {"loss": self.whole(*data), "tracked": self.tracker.result()}
+        taken = self.taken_in_a_function if self.in_function is True else self.taken
         loss, gradients = taken(*data)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
+        return {"loss": loss, "tracked": self.tracker.result()}
 
     def taken(self, x, y):
         with tf.GradientTape() as tape:
-            loss = getattr(self, self.kind)(x, y, self(x, training=True))
+            loss_of = self.in_a_function if self.in_function == "loss" else getattr(self, self.kind)
+            loss = loss_of(x, y, self(x, training=True))
         return loss, tape.gradient(loss, self.trainable_variables)
 
     taken_in_a_function = tf.function(taken)
+
+    @tf.function
+    def in_a_function(self, x, y, outputs):
+        loss = getattr(self, self.kind)(x, y, outputs)
+        self.tracker.update_state(loss)
+        return loss
+
+    @tf.function
+    def whole(self, x, y):
+        loss, gradients = self.taken(x, y)
+        self.own_optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return loss
+
+    def test_step(self, data):
+        x, y = data
+        self.in_a_function(x, y, self(x, training=False))
+        return {"tracked": self.tracker.result()}
 
     def computed(self, x, y, outputs):
         return self.compute_loss(x, y, outputs)
@@ -58,6 +82,9 @@ class Own(keras.Model):
 
     def a_sum(self, x, y, outputs):
         return tf.reduce_sum(tf.square(y - outputs))
+
+    def a_reduced_sum(self, x, y, outputs):
+        return keras.losses.MeanSquaredError(reduction="sum")(y, outputs)
 
     def partly_a_sum(self, x, y, outputs):
         return mean_squares(y, outputs) * tf.reduce_sum(tf.square(outputs))
@@ -84,7 +111,13 @@ class Own(keras.Model):
         return mean_squares(y, outputs) ** 2
 
 
-def train(kind: str, distributed: bool, in_function: bool = False) -> dict:
+class Decorated(Own):
+    """Its step is a function of TensorFlow's itself."""
+
+    train_step = tf.function(Own.train_step)
+
+
+def train(kind: str, distributed: bool, in_function: bool | str = False) -> dict:
     """Weights after a short training, how often a batch was looked at, and what was said of losses."""
     seed(distributed)
     random = np.random.default_rng(3)
@@ -92,12 +125,15 @@ def train(kind: str, distributed: bool, in_function: bool = False) -> dict:
     looks: list = []
     with strategy_scope(distributed), noted(looks, distributed), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        model = Own(kind, in_function)
+        model = (Decorated if in_function == "step" else Own)(kind, in_function)
         model.compile(keras.optimizers.SGD(0.01), "mse")
-        model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0)
+        history = model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0).history
+        evaluated = model.evaluate(x, x[:, :2], batch_size=8, verbose=0)
     return {
         "weights": model.get_weights(),
+        "tracked": [*history["tracked"], evaluated],
         "looks": len(looks),
+        "traces": model.traces,
         "said": [text for each in said if "a loss in" in (text := str(each.message))],
     }
 

@@ -1,28 +1,48 @@
-"""Losses that a trace of an own step tells to be Keras's need no look at a batch; any others are looked at, once."""
+"""Losses that the trace of an own step tells to be Keras's need no look at a batch; others are looked at, once."""
 
 import pytest
 
 from tests import known_losses_tasks as tasks
 from tests.compare import relative_distance
 
-KNOWN = ("computed", "an_object", "several", "one_of_whole_batches")
-LOOKED_AT = ("regularized", "a_sum", "a_sum_of_keras_s", "a_mean")
+KNOWN = ("computed", "an_object", "several", "one_of_whole_batches", "regularized")
+LOOKED_AT = ("a_sum", "a_sum_of_keras_s", "a_mean")
 
 
-@pytest.mark.parametrize("kind", [*KNOWN, *LOOKED_AT])
-def test_a_batch_is_looked_at_where_losses_are_not_known(kind, ranks, plain, exactness):
-    [theirs] = plain.run(tasks.train, kind=kind, distributed=False)
-    first, second = ranks(2).run(tasks.train, kind=kind, distributed=True)
+@pytest.mark.parametrize(
+    ("kind", "in_function"),
+    [*((kind, False) for kind in (*KNOWN, *LOOKED_AT)), *((kind, "step") for kind in ("computed", "a_sum", "a_mean"))],
+)
+def test_a_batch_is_looked_at_where_losses_are_not_known(kind, in_function, ranks, plain, exactness):
+    [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function=in_function)
+    first, second = ranks(2).run(tasks.train, kind=kind, distributed=True, in_function=in_function)
     assert (first["looks"], second["looks"]) == (int(kind in LOOKED_AT), 0)
     assert first["said"] == []
+    if kind in KNOWN:
+        assert first["traces"] == second["traces"] == theirs["traces"]
     exactness(relative_distance(first["weights"], theirs["weights"]), 1e-6)
 
 
-@pytest.mark.parametrize("kind", ["computed", "a_sum", "a_branch"])
+@pytest.mark.parametrize("kind", ["computed", "a_sum", "a_branch", "regularized"])
 def test_a_look_leaves_the_functions_that_a_step_calls_alone(kind, ranks, plain, exactness):
     """They are kept when they are traced, so that the step would run what the look has made of them."""
     [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function=True)
     for ours in ranks(2).run(tasks.train, kind=kind, distributed=True, in_function=True):
+        exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["computed", "a_sum", "a_mean", "a_reduced_sum"])
+def test_a_function_that_was_traced_for_means_is_traced_anew_for_sums(kind, ranks, plain, exactness):
+    [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function="loss")
+    for ours in ranks(2).run(tasks.train, kind=kind, distributed=True, in_function="loss"):
+        exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
+        exactness(relative_distance([ours["tracked"]], [theirs["tracked"]]), 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["a_mean", "a_sum", "computed"])
+def test_a_function_may_make_the_state_of_an_optimizer_of_its_own(kind, ranks, plain, exactness):
+    [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function="whole")
+    for ours in ranks(2).run(tasks.train, kind=kind, distributed=True, in_function="whole"):
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
 
 

@@ -10,7 +10,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam.models.callback import Callback
 from keras_par.seam.step import newest_loss
-from keras_par.seam.step.metrics import combined_numbers
+from keras_par.seam.step.metrics import combined
 
 
 class LossMonitor(Callback):
@@ -83,4 +83,4 @@ class LossMonitor(Callback):
             return weighted / weight
         if not logs or "loss" not in logs:
             raise ValueError("keras-par: LossMonitor found no 'loss' in the logs: return it from train_step.")
-        return float(combined_numbers(communicator, {"loss": logs["loss"]})["loss"])
+        return float(combined(communicator, {"loss": logs["loss"]}, {}, {}, None)["loss"])

@@ -61,10 +61,10 @@ def is_in_loop() -> bool:
     return any(type(graph).__name__ in LOOPS for graph in graphs if graph is not _step.get())
 
 
-def is_in_function() -> bool:
-    """True where a function is traced that a step in a graph calls, not a branch or a loop in it."""
+def num_functions() -> int:
+    """How many functions are being traced, one in the other, that a step in a graph calls; no branches and loops."""
     graphs = [] if tf.executing_eagerly() else enclosing()
-    return any(type(graph).__name__ not in (BRANCH, *LOOPS) for graph in graphs[:-1])
+    return sum(type(graph).__name__ not in (BRANCH, *LOOPS) for graph in graphs[:-1])
 
 
 def is_within_others() -> bool:

@@ -7,22 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.sharding.names import numbered, within_step
+from keras_par.sharding.names import num_functions, numbered, within_step
 
 
-class Probe(list[tf.Tensor]):
-    """The losses of a step that is only looked at.
-
-    Args:
-        with_gradients: False if zeros do in their place.
-    """
-
-    def __init__(self, with_gradients: bool = True):
-        super().__init__()
-        self.with_gradients = with_gradients
-        self.handled: list[
-            tf.Tensor
-        ] = []  # what losses of Keras's gave, which are those of the batch's rows as they are
+class LossUnknown(BaseException):
+    """Ends the first trace of a step at a loss that must be looked at; a step's own `except Exception` lets it pass."""
 
 
 class Step:
@@ -38,6 +27,8 @@ class Step:
         rows: where this rank's rows lie, for its random numbers; None if each rank draws what is asked for.
         captured: where an optimizer's apply leaves its arguments instead of acting on them; None if it acts.
         probe: where losses are noted while the step is only looked at.
+        first_trace: how many functions of TensorFlow's the step itself is, 1 or 0, while nobody has looked at losses,
+            so that one that is not known ends its trace; None later.
         communicator: the ranks that have other rows, if not those of the binding.
         kinds_of_losses: where it is noted what losses give, while a probe tries them; by their `id`s.
     """
@@ -51,9 +42,10 @@ class Step:
         compiled: bool = False,
         rows=None,
         captured: list[tuple] | None = None,
-        probe: Probe | None = None,
+        probe: list[tf.Tensor] | None = None,
         communicator: Communicator | None = None,
         kinds_of_losses: dict | None = None,
+        first_trace: int | None = None,
     ):
         self.binding = binding
         self.communicator: Communicator = communicator or binding.data
@@ -64,6 +56,8 @@ class Step:
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
         self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
         self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
+        self.first_trace = first_trace
+        self.handled: list[tf.Tensor] = []  # what Keras's own losses gave: those of the batch's rows as they are
         self.applying = False  # inside an optimizer's apply
         self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already
         self.lookups: dict[str, Any] = {}  # by the names of indices, how gradients lie that a compiled function gave
@@ -79,8 +73,16 @@ class Step:
 
     @property
     def adds_up(self) -> bool:
-        """True if the scalars that the step computes are sums over rows, which add up, and not means."""
-        return self.binding.custom_loss == "sum" and not self.is_stock
+        """True if the scalars that the step computes are sums over rows, which add up, and not means.
+
+        Raises:
+            LossUnknown: that is not known yet, within a function whose trace TensorFlow would keep.
+        """
+        if self.is_stock:
+            return False
+        if self.first_trace is not None and num_functions() > self.first_trace:
+            raise LossUnknown
+        return self.binding.custom_loss == "sum"
 
     def weight(self, dtype) -> tf.Tensor:
         """What a scalar of this step is multiplied by, so that the ranks' add up to that of the batch."""

@@ -15,12 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_par.seam.call import functions
 from keras_par.seam.call.first_batch import made_up, peek
-from keras_par.seam.call.known_losses import are_known
 from keras_par.seam.call.program import Program, Split
 from keras_par.seam.call.row_probe import (
     LoneCommunicator,
-    functions_inlined,
     kinds_of,
     may_mix_rows,
     some_rows,
@@ -31,7 +30,7 @@ from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.step.metrics import layers
 from keras_par.seam.step.normalization import is_synchronized
 from keras_par.seam.update.gradients import OF_BATCH
-from keras_par.sharding.step import Probe, Step
+from keras_par.sharding.step import Step
 from keras_par.sharding.views import sharded
 
 CLOSE, NEAR = 1e-3, 0.15  # relative distances: without random numbers, and with them
@@ -52,7 +51,8 @@ class Seen(NamedTuple):
 def look(program: Program, iterator) -> Iterator:
     """An iterator of the same batches, after a look at the first one, or only at its type.
 
-    Rank 0 looks, and tells the others what it has found. Where there is nothing to find, no rank looks.
+    Rank 0 looks, and tells the others what it has found. Where there is nothing to find, no rank looks. Losses are left
+    to the first trace of the step where it is traced before it reads a batch: that ends at one that it does not know.
 
     Costs one all-gather of a few bytes, once for training and once for testing.
 
@@ -65,12 +65,31 @@ def look(program: Program, iterator) -> Iterator:
     is_first = not binding.probed
     binding.probed.add(program.method)
     tries, sums = is_first and (may_mix_rows(model) or bool(unknown_losses(model))), may_sum_up(program)
+    is_traced = not model.run_eagerly and not tf.config.functions_run_eagerly()
+    program.is_first_trace = sums and is_traced and isinstance(iterator, tf.data.Iterator)
+    return looked_at(program, iterator, tries, sums and not program.is_first_trace)
+
+
+def look_at_losses(program: Program, iterator) -> Iterator:
+    """As `look`, at losses that the first trace of the step did not know."""
+    return looked_at(program, iterator, False, True)
+
+
+def looked_at(program: Program, iterator, tries: bool, sums: bool) -> Iterator:
+    """An iterator of the same batches, after a look.
+
+    Args:
+        program: of the step.
+        iterator: of its batches.
+        tries: True to look at losses of `compile`, and at layers, that may look across rows.
+        sums: True to look whether losses of a training step are sums.
+    """
+    model, binding = program.model, program.binding
     if not tries and not sums:
         return iterator
     found = None
     if binding.communicator.rank == 0:
         has_type = isinstance(iterator, tf.data.Iterator)
-        sums = sums and not (has_type and are_known(program, iterator.element_spec))
         if sums or (tries and (unknown_losses(model) or not has_type)):
             batch, iterator = peek(iterator, model.steps_per_execution)
         else:
@@ -172,7 +191,7 @@ def losses_of(program: Program, batch, leaves: list[tf.Tensor], given: int, alon
     places = [i for i, leaf in enumerate(keras.tree.flatten(batch)) if leaf is not None]
 
     def trace(local, total, *leaves):
-        losses = Probe()
+        losses: list[tf.Tensor] = []
         flat: list = [None] * len(keras.tree.flatten(structure))
         for place, leaf in zip(places, leaves, strict=True):
             flat[place] = leaf
@@ -187,7 +206,7 @@ def losses_of(program: Program, batch, leaves: list[tf.Tensor], given: int, alon
         tf.TensorSpec([None, *leaf.shape[1:]] if leaf.shape.rank and leaf.shape[0] == given else leaf.shape, leaf.dtype)
         for leaf in leaves
     ]
-    with functions_inlined():
+    with functions.inlined():
         traced = tf.compat.v1.wrap_function(trace, [*numbers, *specs])
     pruned = traced.prune(traced.inputs[: len(numbers) + len(specs)], traced.outputs)
     operations = pruned.graph.get_operations()

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
 from keras_par.seam.call import meter
+from keras_par.seam.call.functions import FUNCTION
 from keras_par.seam.call.inexact import say_what_is_inexact, say_what_mixes_rows
 from keras_par.seam.call.own_step import shapes_explained, with_rows
 from keras_par.seam.feed.row_parts import counting_part, num_rows
@@ -39,6 +40,8 @@ class Program:
         step_function: the model's `train_step` or `test_step`.
     """
 
+    is_first_trace = False  # True while nobody has looked at the losses of a step that is traced before it runs
+
     def __init__(self, model: keras.Model, binding: Binding, step_function):
         self.model, self.binding, self.step_function = model, binding, step_function
         self.method: str = step_function.__name__
@@ -63,7 +66,8 @@ class Program:
             of_all_rows = synchronized_layers(model, binding.options)
             guard = metrics.undone_unless(data.has_rows, model, of_all_rows) if thin else contextlib.nullcontext()
             rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
-            step = Step(binding, local, total, thin, rows=rows)
+            own = int(isinstance(self.step_function, find(FUNCTION)))
+            step = Step(binding, local, total, thin, rows=rows, first_trace=own if self.is_first_trace else None)
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
                 meter.count(model, total)

@@ -20,7 +20,7 @@ from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.feed.shards import take
 from keras_par.seam.step.batch_loss import Kind, own_kind
 from keras_par.seam.step.metrics import layers
-from keras_par.sharding.step import Probe, Step
+from keras_par.sharding.step import Step
 from keras_par.sharding.views import sharded
 
 FEW, MANY = 8, 32  # rows that the model is called with: to look at its layers, and at losses of the user's own
@@ -45,17 +45,6 @@ class LoneCommunicator(SoloCommunicator):
     def _note(self, name: str) -> None:
         self.asked = True
         self.asked_by_ops |= name.startswith("kp.ops.")
-
-
-@contextlib.contextmanager
-def functions_inlined():
-    """Within it functions that a step calls are traced as parts of it, and not kept, as they would be for the step."""
-    before = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(before)
 
 
 def unknown_losses(model: keras.Model) -> list[Loss]:
@@ -115,7 +104,7 @@ def call(program: Program, batch: Any, kinds: dict[int, Kind], most_rows: int) -
     if not count:
         return
     alone = LoneCommunicator()
-    step = Step(binding, count, count, thin=False, probe=Probe(), communicator=alone, kinds_of_losses=kinds)
+    step = Step(binding, count, count, thin=False, probe=[], communicator=alone, kinds_of_losses=kinds)
     with binding.scope(), step.current():
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(some_rows(batch, given, 0, count))
         outputs = model(x, training=False)

@@ -1,17 +1,20 @@
 """Makes the function that Keras calls for each training or test step: a program, and around it what runs each time."""
 
 import contextlib
+import random
 
 import keras
+import numpy as np
 
 from keras_par.job.watched import marked
-from keras_par.seam.call import autotune, probe
+from keras_par.seam.call import autotune, functions, probe
 from keras_par.seam.call.beats import beating
 from keras_par.seam.call.direct_call import direct
 from keras_par.seam.call.own_step import without_rows
 from keras_par.seam.call.program import Program, program_of
 from keras_par.seam.models import binding as bindings
 from keras_par.seam.together import run as runs
+from keras_par.sharding.step import LossUnknown
 
 
 def make_function(original):
@@ -23,8 +26,7 @@ def make_function(original):
             function = original(self, step_function)
             return beating(self, function, is_common=bindings.is_alone(), is_marked=False)
         program = program_of(self, binding, step_function)
-        function = tuned(program, lambda: in_graph(program, original))
-        function = looked_at(program, function)
+        function = looked_at(program, lambda: tuned(program, lambda: in_graph(program, original)))
         function = weighted(program, function)
         function = compared(program, function)
         function = with_global_logs(program, function)
@@ -50,9 +52,31 @@ def tuned(program: Program, build):
     return autotune.Autotuner(program.model, program.binding, build) if is_asked else build()
 
 
-def looked_at(program: Program, function):
-    """Looks at the first batch before a model is trained or tested on it."""
-    return lambda iterator: function(probe.look(program, iterator))
+def looked_at(program: Program, build):
+    """What `build` makes, with a look at the first batch before a model is trained or tested on it.
+
+    A first trace that ends at a loss that it does not know has read no batch; the step is traced anew after a look.
+    """
+    function = build()
+
+    def replacement(iterator):
+        nonlocal function
+        iterator = probe.look(program, iterator)
+        if not program.is_first_trace:
+            return function(iterator)
+        states = random.getstate(), np.random.get_state()
+        try:
+            return function(iterator)
+        except LossUnknown as end:
+            functions.begin_anew(end)
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            function = build()
+        finally:
+            program.is_first_trace = False
+        return function(probe.look_at_losses(program, iterator))
+
+    return replacement
 
 
 def weighted(program: Program, function):

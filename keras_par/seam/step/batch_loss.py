@@ -39,8 +39,8 @@ def call(original):
         if step.kinds_of_losses is not None:
             step.kinds_of_losses[id(self)] = tried(self, y_true, y_pred)
         loss = of_rows(self, step, y_true, y_pred, sample_weight)
-        if step.probe is not None and (own_kind(self) or id(self) in step.binding.kinds_of_losses):
-            step.probe.handled.append(loss)
+        if step.first_trace is not None and (own_kind(self) or id(self) in step.binding.kinds_of_losses):
+            step.handled.append(loss)
         return loss
 
     def of_rows(self, step, y_true, y_pred, sample_weight):

@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
 from keras_par.seam.rows.row_dims import Rows
+from keras_par.seam.step.known_losses import require_known
 from keras_par.seam.step.replay import is_again
 from keras_par.sharding import step as steps
 
@@ -50,6 +51,7 @@ def add_loss(original):
             return None
         step = steps.current()
         if step is not None and step.is_stock:
+            require_known(step, keras.tree.flatten(loss))
             if step.probe is not None:
                 step.probe += [each for each in keras.tree.flatten(loss) if isinstance(each, tf.Tensor)]
             loss = keras.tree.map_structure(lambda each: added(step, each), loss)

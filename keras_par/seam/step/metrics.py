@@ -91,21 +91,50 @@ def is_compiled(metric: keras.metrics.Metric) -> bool:
     return isinstance(metric, CompileMetrics)
 
 
-def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: dict[str, Any], weight):
-    """`logs` in which results of metrics are those of all rows, and other numbers are combined over ranks."""
+def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: dict[str, Any], weight) -> Any:
+    """`logs` with results of metrics from `everywhere`; other numbers times `weight` are summed over ranks.
+
+    A number that equals the metric's of its name on all ranks is its result. Costs one all-reduce.
+
+    Args:
+        communicator: of all ranks.
+        logs: of a step of the user's own; what is no dict stays as it is.
+        own: results of metrics, by their names, of this rank's rows.
+        everywhere: the same of all rows.
+        weight: of this rank's numbers; None for a mean over ranks.
+    """
     if not isinstance(logs, dict):
         return logs
-    known = {key: everywhere[key] for key in logs if key in own and is_same(logs[key], own[key])}
-    rest = {key: value for key, value in logs.items() if key not in known}
-    return {**logs, **combined_numbers(communicator, rest, weight), **known}
+    places = list(places_in(logs))
+    result = tree.map_structure(lambda leaf: leaf, logs)
+    is_own = [np.array_equal(at(logs, place), at(own, place)) for place in places]
+    for place, is_result in zip(places, is_own, strict=True):
+        if is_result:
+            at(result, place[:-1])[place[-1]] = at(everywhere, place)
+    numbers = [i for i, place in enumerate(places) if is_number(at(logs, place))]
+    if not numbers:
+        return result
+    values = tf.stack([tf.cast(at(logs, places[i]), tf.float64) for i in numbers])
+    weight = tf.constant(1.0 / communicator.size, tf.float64) if weight is None else weight
+    others = tf.constant([not is_own[i] for i in numbers], tf.float64)
+    totals, counts = communicator.all_reduce([tf.math.multiply_no_nan(values, weight), others], "kp.metrics.logs")
+    for i, total, count in zip(numbers, totals.numpy().tolist(), counts.numpy(), strict=True):
+        if count:
+            at(result, places[i][:-1])[places[i][-1]] = total
+    return result
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """True if two logs, numbers or dicts of such, are equal."""
-    if isinstance(one, dict) or isinstance(other, dict):
-        same_keys = isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys()
-        return same_keys and all(is_same(one[key], other[key]) for key in one)
-    return bool(np.array_equal(one, other))
+def places_in(logs: dict) -> Iterator[tuple[str, ...]]:
+    """The keys that lead to each value that is no dict."""
+    for key, value in logs.items():
+        yield from ((key, *rest) for rest in places_in(value)) if isinstance(value, dict) else ((key,),)
+
+
+def at(logs: Any, place: tuple[str, ...]) -> Any:
+    """The value at a place, None if there is none."""
+    for key in place:
+        logs = logs.get(key) if isinstance(logs, dict) else None
+    return logs
 
 
 def value_now(result):
@@ -135,23 +164,6 @@ def operation_of(metric: keras.metrics.Metric, variable: keras.Variable) -> str:
             f"{', '.join(map(repr, (*OPERATIONS, FIRST, LOCAL)))}."
         )
     return said
-
-
-def combined_numbers(communicator: Communicator, logs: dict, weight: tf.Tensor | None = None) -> dict:
-    """Every number in `logs` times `weight` (None: averaged) summed over ranks, so that all see the same.
-
-    Costs one all-reduce.
-    """
-    nested = {k: combined_numbers(communicator, v, weight) for k, v in logs.items() if isinstance(v, dict)}
-    numbers = [key for key, value in logs.items() if is_number(value)]
-    if not numbers:
-        return {**logs, **nested}
-    values = tf.stack([tf.cast(logs[key], tf.float64) for key in numbers])
-    values = tf.math.multiply_no_nan(
-        values, tf.constant(1.0 / communicator.size, tf.float64) if weight is None else weight
-    )
-    [totals] = communicator.all_reduce([values], "kp.metrics.logs")
-    return {**logs, **nested, **dict(zip(numbers, totals.numpy().tolist(), strict=True))}
 
 
 def is_number(value: Any) -> bool:

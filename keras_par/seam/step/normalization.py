@@ -8,7 +8,7 @@ from keras_par.comm import differentiable
 from keras_par.plan.options import Options
 from keras_par.seam.step.metrics import layers
 from keras_par.sharding import step as steps
-from keras_par.sharding.names import is_in_function, is_in_loop, numbered
+from keras_par.sharding.names import is_in_loop, num_functions, numbered
 from keras_par.sharding.tensor import ShardedTensor
 
 
@@ -36,7 +36,7 @@ def moments(original):
         if step.probe is not None:  # which compares rows and halves of them, whose own moments would be others
             channels = [size for dim, size in enumerate(inputs.shape) if dim not in self._reduction_axes]
             return tf.zeros(channels, inputs.dtype), tf.ones(channels, inputs.dtype)
-        if is_in_loop() or is_in_function():
+        if is_in_loop() or num_functions():
             step.say(
                 "layer '%s' normalizes each rank's rows by themselves, as ranks cannot talk within a loop of a graph "
                 "or a tf.function that the step calls: use a loop of Python's (unroll=True of an RNN), and no "

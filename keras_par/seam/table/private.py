@@ -44,6 +44,11 @@ PRIVATE_ATTRIBUTES = (
         ("_batches_seen_since_last_saving", "_last_batch_seen"),
         "to go on with what it has counted",
     ),
+    (
+        lambda: tf.function(lambda: None),
+        ("_variable_creation_config", "_no_variable_creation_config", "_created_variables"),
+        "to let functions begin anew whose first trace was given up",
+    ),
     (lambda: keras.callbacks.SwapEMAWeights(), ("_ema_weights_in_model",), "the same"),
     (lambda: keras.callbacks.TensorBoard("probe"), ("_global_train_batch", "_global_test_batch"), "the same"),
     (

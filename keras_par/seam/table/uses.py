@@ -93,6 +93,10 @@ USES = (
     Use("keras.src.utils.tracking:DotNotTrackScope", "to replace the loss tracker by one that keeps the newest loss"),
     Use("tensorflow:__internal__.types.Tensor", "so that a sharded tensor passes for a tensor"),
     Use("tensorflow.python.data.experimental.ops.distribute:compute_batch_size", "to know a dataset's batch size"),
+    Use(
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function",
+        "to let functions begin anew whose first trace was given up",
+    ),
     Use("tensorflow.python.eager.record:should_record_backprop", "to share gathered values while no tape records"),
     Use("tensorflow.python.eager.record:could_possibly_record", "to recompute layers only where gradients are taken"),
     Use("tensorflow.python.eager.record:record_operation", "to give recomputed layers a gradient of their own"),

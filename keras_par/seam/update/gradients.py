@@ -17,6 +17,7 @@ from keras_par.comm import differentiable
 from keras_par.comm.reducer import Gradient, scaled, values_of, with_values
 from keras_par.seam.rows.row_dims import UNSURE, Rows, is_symbolic
 from keras_par.seam.rows.row_slices import Lookup, joined, lookup_of, pieces
+from keras_par.seam.step.known_losses import require_known
 from keras_par.seam.variables.layouts import divide
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import is_in_loop, numbered
@@ -113,9 +114,8 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
         return take()
     if step.probe is not None:
         step.probe += [each for each in targets if isinstance(each, tf.Tensor)]
-        if not step.probe.with_gradients and len(places) == len(flat):
-            return tf.nest.map_structure(lambda source: tf.zeros(source.shape, source.dtype), sources)
         return tf.nest.map_structure(named_as_gradient, take())
+    require_known(step, targets)
     result = tf.nest.flatten(take(weigh(step, targets, output_gradients)))
     if len(places) < len(flat):
         own = tf.nest.flatten(take()) if is_repeatable else unweighted(step, targets, result)

@@ -48,8 +48,6 @@ def apply(original):
             require_step(trainable_variables or self._trainable_variables)
         if step is None or step.applying:
             return original(self, grads, trainable_variables)
-        if step.probe is not None and not step.probe.with_gradients:
-            return None
         trainable_variables = None if trainable_variables is None else list(trainable_variables)
         variables = trainable_variables if trainable_variables is not None else list(self._trainable_variables)
         grads = with_shapes(of_shards(grads, variables), variables)
