@@ -54,7 +54,7 @@ def made_up(spec: Any, num_rows: int = 8) -> Any:
         if None in sizes or not (leaf.dtype.is_floating or leaf.dtype.is_integer):
             return None
         drawn = random.normal(size=sizes) if leaf.dtype.is_floating else random.integers(0, 2, sizes)
-        leaves.append(tf.cast(drawn, leaf.dtype))
+        leaves.append(tf.constant(drawn.astype(leaf.dtype.as_numpy_dtype)))
     return keras.tree.pack_sequence_as(batch, leaves)
 
 

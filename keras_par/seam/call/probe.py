@@ -54,7 +54,7 @@ def look(program: Program, iterator) -> Iterator:
     Rank 0 looks, and tells the others what it has found. Where there is nothing to find, no rank looks. Losses are left
     to the first trace of the step where it is traced before it reads a batch: that ends at one that it does not know.
 
-    Costs one all-gather of a few bytes, once for training and once for testing.
+    Costs one all-gather of a few bytes, once for training and once for testing, where ranks need what it finds.
 
     Warns:
         on rank 0, if a loss is taken for what it is not, or a layer looks across the rows of a batch.
@@ -94,12 +94,12 @@ def looked_at(program: Program, iterator, tries: bool, sums: bool) -> Iterator:
             batch, iterator = peek(iterator, model.steps_per_execution)
         else:
             batch = made_up(iterator.element_spec) if tries else None
-        found = [kinds_of(program, batch) if tries else None, sums and sums_up(program, batch)]
-    kinds, is_sum = binding.communicator.all_gather_object(found, "kp.losses")[0]
-    if kinds is not None:
-        ids = [id(loss) for loss in unknown_losses(model)]
-        binding.kinds_of_losses |= dict(zip(ids, kinds, strict=True))
-    binding.sums_losses |= is_sum
+        found = [kinds_of(program, batch) if tries else [], sums and sums_up(program, batch)]
+    unknown = unknown_losses(model) if tries else []
+    if sums or unknown:  # rank 0 alone warns of layers
+        kinds, is_sum = binding.communicator.all_gather_object(found, "kp.losses")[0]
+        binding.kinds_of_losses |= dict(zip(map(id, unknown), kinds, strict=True))
+        binding.sums_losses |= is_sum
     return iterator
 
 
