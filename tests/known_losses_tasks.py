@@ -138,6 +138,29 @@ def train(kind: str, distributed: bool, in_function: bool | str = False) -> dict
     }
 
 
+class Priced(layers.Dense):
+    """Adds what it was made with, eagerly."""
+
+    def build(self, shape):
+        super().build(shape)
+        with tf.init_scope():
+            self.price = tf.constant(0.5)
+
+    def call(self, x):
+        self.add_loss(self.price)
+        return super().call(x)
+
+
+def train_with_constant(distributed: bool) -> list[float]:
+    """Losses of a model that adds a constant to its loss."""
+    seed(distributed)
+    x = np.random.default_rng(3).normal(size=(24, 4)).astype("float32")
+    with strategy_scope(distributed):
+        model = keras.Sequential([layers.Input((4,)), Priced(2)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0).history["loss"]
+
+
 def noted(looks: list, distributed: bool):
     """Notes each batch that is looked at."""
     if not distributed:

@@ -46,6 +46,12 @@ def test_a_function_may_make_the_state_of_an_optimizer_of_its_own(kind, ranks, p
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
 
 
+def test_a_constant_that_a_layer_adds_is_known(ranks, plain, exactness):
+    [theirs] = plain.run(tasks.train_with_constant, distributed=False)
+    for ours in ranks(2).run(tasks.train_with_constant, distributed=True):
+        exactness(relative_distance([ours], [theirs]), 1e-6)
+
+
 @pytest.mark.parametrize("kind", ["partly_a_sum", "a_square", "a_product", "a_share"])
 def test_what_is_made_of_keras_s_losses_but_is_no_sum_of_them_is_told(kind, ranks):
     first, _ = ranks(2).run(tasks.train, kind=kind, distributed=True)

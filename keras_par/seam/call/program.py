@@ -66,8 +66,8 @@ class Program:
             of_all_rows = synchronized_layers(model, binding.options)
             guard = metrics.undone_unless(data.has_rows, model, of_all_rows) if thin else contextlib.nullcontext()
             rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
-            own = int(isinstance(self.step_function, find(FUNCTION)))
-            step = Step(binding, local, total, thin, rows=rows, first_trace=own if self.is_first_trace else None)
+            first_trace = int(isinstance(self.step_function, find(FUNCTION))) if self.is_first_trace else None
+            step = Step(binding, local, total, thin, rows=rows, first_trace=first_trace)
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
                 meter.count(model, total)

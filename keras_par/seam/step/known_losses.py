@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_par.seam.rows.row_dims import is_symbolic
 from keras_par.sharding.step import LossUnknown, Step
 
 # Through which a loss stays what it is, if the other inputs are numbers that no row has a part in.
@@ -21,8 +22,8 @@ def require_known(step: Step, losses: Iterable[Any]) -> None:
     if step.first_trace is None:
         return
     given = {id(loss) for loss in step.handled if loss.shape.rank == 0}
-    scalars = [each for each in losses if isinstance(each, tf.Tensor) and each.dtype.is_floating]
-    if not all(each.shape.rank or is_made_of(each, given) for each in scalars):
+    floats = [each for each in losses if is_symbolic(each) and each.dtype.is_floating]
+    if not all(each.shape.rank or is_made_of(each, given) for each in floats):
         raise LossUnknown
 
 
