@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo docs durations test test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup clean
+.PHONY: demo docs durations test test-fast test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup clean
 
 setup: $(VENV)/ready
 
@@ -51,6 +51,10 @@ WORKERS ?= 2
 PYTEST := python -m pytest --numprocesses $(WORKERS) --dist worksteal
 test: check browser
 	$(PYTEST) -m "not long and not slow and not cluster and not gpu"
+
+# While developing: what needs neither ranks nor jobs, and a few trainings on two ranks.
+test-fast: setup
+	$(PYTEST) -m "fast and not long and not slow"
 
 # Whole jobs and trainings that would make `make test` twice as long; continuous integration runs them, too.
 test-long: setup browser

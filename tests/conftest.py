@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.durations import DURATIONS, Recorder
+from tests.durations import DURATIONS, Recorder, kind_of
 from tests.ranks.pool import RankPool
 from tests.sweeps import EVERY, LONG_EVERY
 
@@ -63,7 +63,10 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks as long what `sweeps` leaves to `make test-long`, and as slow what that leaves to `make test-all`."""
+    """Marks as long what `sweeps` leaves to `make test-long`, as slow what that leaves to `make test-all`, and as fast."""
+    for item in items:
+        if kind_of(item) == "pure" or item.path.name == "test_exactness.py":
+            item.add_marker(pytest.mark.fast)
     for every, mark in ((EVERY, pytest.mark.long), (LONG_EVERY, pytest.mark.slow)):
         seen: Counter[str] = Counter()
         for item in items:

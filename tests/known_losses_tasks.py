@@ -117,16 +117,16 @@ class Decorated(Own):
     train_step = tf.function(Own.train_step)
 
 
-def train(kind: str, distributed: bool, in_function: bool | str = False) -> dict:
+def train(kind: str, distributed: bool, in_function: bool | str = False, num_rows: int = 24, **compiled) -> dict:
     """Weights after a short training, how often a batch was looked at, and what was said of losses."""
     seed(distributed)
     random = np.random.default_rng(3)
-    x = random.normal(size=(24, 4)).astype("float32")
+    x = random.normal(size=(num_rows, 4)).astype("float32")
     looks: list = []
     with strategy_scope(distributed), noted(looks, distributed), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = (Decorated if in_function == "step" else Own)(kind, in_function)
-        model.compile(keras.optimizers.SGD(0.01), "mse")
+        model.compile(keras.optimizers.SGD(0.01), "mse", **compiled)
         history = model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0).history
         evaluated = model.evaluate(x, x[:, :2], batch_size=8, verbose=0)
     return {

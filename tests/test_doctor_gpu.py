@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from keras_par.doctor import gpu, installed
+from keras_par.doctor import diagnosis, gpu, host, installed
+from keras_par.doctor.diagnosis import Report
 from keras_par.doctor.gpu import Gpu
 from keras_par.doctor.installed import Loaded
 
@@ -56,6 +57,14 @@ def test_a_horovod_without_nccl_is_named():
     [sentence] = said(WHOLE, False, 2)
     assert "TensorFlow sees 2 GPU(s) but Horovod was built without NCCL" in sentence
     assert sentence.endswith("run 'keras-par install-horovod --gpu'.")
+
+
+@pytest.mark.parametrize("has_nccl", [False, True])
+def test_as_many_ranks_as_gpus_are_recommended(has_nccl):
+    """Without NCCL they sum over the host."""
+    report = Report(installed.find(), host.measure(), WHOLE, Loaded(BUILT | {"nccl": has_nccl}, gpus=2))
+    recommended = diagnosis.recommend(report, None)
+    assert recommended is not None and recommended.ranks == 2
 
 
 @pytest.mark.parametrize(("status", "version"), [(0, "12.4"), (100, None)])

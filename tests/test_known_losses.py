@@ -46,6 +46,16 @@ def test_a_function_may_make_the_state_of_an_optimizer_of_its_own(kind, ranks, p
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
 
 
+@pytest.mark.parametrize("compiled", [{"steps_per_execution": 3}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize("num_rows", [24, 23, 17])
+@pytest.mark.parametrize("kind", ["computed", "a_sum"])
+def test_losses_are_found_to_be_what_they_are_however_steps_run(kind, num_rows, compiled, ranks, plain, exactness):
+    how = {"kind": kind, "num_rows": num_rows, **compiled}
+    [theirs] = plain.run(tasks.train, distributed=False, **how)
+    for ours in ranks(2).run(tasks.train, distributed=True, **how):
+        exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
+
+
 def test_a_constant_that_a_layer_adds_is_known(ranks, plain, exactness):
     [theirs] = plain.run(tasks.train_with_constant, distributed=False)
     for ours in ranks(2).run(tasks.train_with_constant, distributed=True):
