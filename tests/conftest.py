@@ -63,7 +63,7 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks as long what `sweeps` leaves to `make test-long`, as slow what that leaves to `make test-all`, and as fast."""
+    """Marks what is fast, what `sweeps` leaves to `make test-long`, and what that leaves to `make test-all`."""
     for item in items:
         if kind_of(item) == "pure" or item.path.name == "test_exactness.py":
             item.add_marker(pytest.mark.fast)
