@@ -1,5 +1,9 @@
 """Training and test steps that return numbers of their own, and what callbacks are given of these."""
 
+import contextlib
+import io
+from unittest import mock
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -61,8 +65,8 @@ class Noting(keras.callbacks.Callback):
         self.note("epoch", logs)
 
 
-def train(kind: str, tracked: tuple[str, ...], compiled: str | None, distributed: bool) -> list[tuple[str, dict]]:
-    """What a callback is given in two epochs with validation, and what calls return; ranks divide no batch evenly."""
+def fit(kind: str, tracked: tuple[str, ...], compiled: str | None, distributed: bool, callbacks: list) -> tuple:
+    """A trained model, and its data, of whose batches ranks divide none evenly."""
     seed(distributed)
     keras.config.set_dtype_policy("float64")
     random = np.random.default_rng(3)
@@ -71,8 +75,37 @@ def train(kind: str, tracked: tuple[str, ...], compiled: str | None, distributed
         inputs = layers.Input((4,))
         model = OwnLogs(kind, tracked, inputs=inputs, outputs=layers.Dense(2)(inputs))
         model.compile(keras.optimizers.SGD(0.01), loss=compiled)
-        noting = Noting()
-        model.fit(x, y, batch_size=8, epochs=2, validation_data=(x[:10], y[:10]), verbose=0, callbacks=[noting])
+        model.fit(x, y, batch_size=9, epochs=2, validation_data=(x[:10], y[:10]), verbose=0, callbacks=callbacks)
+    return model, x, y
+
+
+def printed(kind: str, tracked: tuple[str, ...], is_read: bool) -> tuple[list[float], list[tuple[int, float]]]:
+    """The losses that LossMonitor prints, and with their steps those that ProgressBar shows, on rank 0.
+
+    Args:
+        kind: of loss.
+        tracked: as in `OwnLogs`.
+        is_read: True if a callback reads the logs of each step besides.
+    """
+    import keras_par as kp
+    from keras_par.callbacks.progress_view import View
+
+    shown: list[tuple[int, float]] = []
+    callbacks = [kp.callbacks.LossMonitor(), kp.callbacks.ProgressBar(), *([Noting()] if is_read else [])]
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as output,
+        mock.patch.object(View, "show", lambda self, step, logs, span: shown.append((step, float(logs["loss"])))),
+    ):
+        fit(kind, tracked, None, True, callbacks)
+    lines = [line for line in output.getvalue().splitlines() if line.startswith("epoch: ")]
+    return [float(line.rpartition(" ")[2]) for line in lines], shown
+
+
+def train(kind: str, tracked: tuple[str, ...], compiled: str | None, distributed: bool) -> list[tuple[str, dict]]:
+    """What a callback is given in two epochs with validation, and what calls return; ranks divide no batch evenly."""
+    noting = Noting()
+    model, x, y = fit(kind, tracked, compiled, distributed, [noting])
+    with strategy_scope(distributed):
         noting.note("train_on_batch", model.train_on_batch(x[:9], y[:9], return_dict=True))
         noting.note("test_on_batch", model.test_on_batch(x[:9], y[:9], return_dict=True))
         noting.note("evaluate", model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True))

@@ -11,6 +11,7 @@ from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam.models.callback import Callback
 from keras_par.seam.step import newest_loss
 from keras_par.seam.step.metrics import combined
+from keras_par.seam.together import run as runs
 
 
 class LossMonitor(Callback):
@@ -27,8 +28,8 @@ class LossMonitor(Callback):
         ```
 
     The loss is that step's own, over the rows of all ranks; a progress bar shows the mean over the epoch so far.
-    Of a model whose `train_step` is the user's own it is "loss" in the logs, averaged over ranks. Epochs and
-    steps count from 1.
+    Of a model whose `train_step` is the user's own it is "loss" in the logs, of all ranks' rows. Epochs and steps
+    count from 1.
 
     Args:
         every: number of steps from one line, and one check, to the next.
@@ -37,7 +38,7 @@ class LossMonitor(Callback):
         ValueError: `every` is not at least 1; in training, there is no loss in the logs.
         RuntimeError: on every rank, at the step whose loss is NaN or infinite.
 
-    Costs one all-reduce of two numbers at each step it prints.
+    Costs one all-reduce of two numbers at each step it prints; for a `train_step` of the user's own those of metrics.
     """
 
     reads_own_logs = True
@@ -83,4 +84,6 @@ class LossMonitor(Callback):
             return weighted / weight
         if not logs or "loss" not in logs:
             raise ValueError("keras-par: LossMonitor found no 'loss' in the logs: return it from train_step.")
-        return float(combined(communicator, {"loss": logs["loss"]}, {}, {}, None)["loss"])
+        run = runs.current()
+        logs = combined(communicator, {"loss": logs["loss"]}, {}, {}, None) if run is None else run.everywhere(logs)
+        return float(logs["loss"])

@@ -90,7 +90,7 @@ class ProgressBar(Callback):
         self._mark()
         if self._step - self._exchanged[0] >= self._interval:
             self._exchange()
-            logs = logs if self._run is None else self._run.global_logs(logs, keeps_own=True)
+            logs = logs if self._run is None else self._run.everywhere(logs)
             if self._view:
                 self._view.show(self._real(self._step), logs, self._newest)
         elif self._view:
