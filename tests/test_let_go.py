@@ -15,7 +15,7 @@ def test_iterators_are_not_waited_for():
     output = subprocess.check_output(command, cwd=REPOSITORY, env=environment(**WITH_EXTRAS), text=True, timeout=120)
     seconds = json.loads(output.splitlines()[-1])
     assert len(seconds) == tasks.COUNT
-    assert max(seconds) < 0.3, seconds
+    assert sum(each > 0.3 for each in seconds) <= 1, seconds  # a busy machine may take it once
 
 
 @pytest.mark.parametrize("is_tuned", [True, False])

@@ -59,9 +59,9 @@ def test_time_in_collectives_is_the_wait_for_the_other_rank_and_overlaps_count_o
         assert result["a"] == 3.0
         assert result["b"] == [1.0, 2.0]
         assert 0 < result["in step"] <= result["elapsed"]
-        assert 0 < result["eager"] < 0.2
-    assert 0.6 < early["in step"] < 1.2  # each of the two takes 0.8 s
-    assert late["in step"] < 0.4
+        assert 0 < result["eager"] < 0.4
+    assert early["in step"] > 0.6  # each of the two takes 0.8 s
+    assert late["in step"] < early["in step"] / 2
 
 
 def test_reading_the_clock_makes_no_collective_wait_for_another(ranks):

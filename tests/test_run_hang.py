@@ -49,7 +49,7 @@ def test_the_rank_that_holds_up_the_others_is_named(size, tmp_path):
     job.signal(signal.SIGINT)
     killed = time.monotonic()
     ended = job.wait()
-    assert ended.status == 130 and time.monotonic() - killed < 5
+    assert ended.status == 130 and time.monotonic() - killed < 20
 
     hangs = [event for event in of_kind(folder, "hang") if event["rank"] == culprit]
     for name, (_, words, frame) in PASSING.items():
