@@ -86,6 +86,21 @@ class Own(keras.Model):
     def a_reduced_sum(self, x, y, outputs):
         return keras.losses.MeanSquaredError(reduction="sum")(y, outputs)
 
+    def a_mean_by_hand(self, x, y, outputs):
+        return keras.losses.MeanSquaredError(reduction="sum")(y, outputs) / tf.cast(tf.shape(x)[0], "float32")
+
+    def a_sum_by_hand(self, x, y, outputs):
+        return mean_squares(y, outputs) * tf.cast(tf.shape(x)[0], "float32")
+
+    def deep(self, x, y, outputs):
+        number = tf.exp(self.trainable_variables[0])
+        for _ in range(30):
+            number = number / tf.reduce_sum(number, 0, keepdims=True)
+        loss = mean_squares(y, outputs) + tf.reduce_sum(number * number)
+        for _ in range(1500):
+            loss = loss + 0.001
+        return loss
+
     def partly_a_sum(self, x, y, outputs):
         return mean_squares(y, outputs) * tf.reduce_sum(tf.square(outputs))
 

@@ -32,7 +32,9 @@ class OwnLogs(keras.Model):
     def logs(self, loss):
         for tracker in self.trackers.values():
             tracker.update_state(loss)
-        return {"loss": loss, **{name: tracker.result() for name, tracker in self.trackers.items()}}
+        results = {name: tracker.result() for name, tracker in self.trackers.items()}
+        renamed = {"of_" + name: result for name, result in results.items()}
+        return {"loss": loss, **results, **renamed, "nested": {"loss": 2 * loss}, "none": None}
 
     def train_step(self, batch):
         with tf.GradientTape() as tape:
@@ -45,6 +47,15 @@ class OwnLogs(keras.Model):
         return self.logs(self.loss_of(*batch[:2]))
 
 
+def flat(logs: dict) -> dict[str, float]:
+    """As a test can compare it: dicts within are taken apart, and None is -1."""
+    found = {}
+    for name, value in logs.items():
+        inner = flat(value) if isinstance(value, dict) else {"": -1.0 if value is None else float(value)}
+        found |= {name + key: each for key, each in inner.items()}
+    return found
+
+
 class Noting(keras.callbacks.Callback):
     """What it is given of batches, of epochs and of an evaluation."""
 
@@ -53,7 +64,7 @@ class Noting(keras.callbacks.Callback):
         self.seen: list[tuple[str, dict]] = []
 
     def note(self, when: str, logs) -> None:
-        self.seen.append((when, {name: float(value) for name, value in (logs or {}).items()}))
+        self.seen.append((when, flat(logs or {})))
 
     def on_train_batch_end(self, batch, logs=None):
         self.note("batch", logs)

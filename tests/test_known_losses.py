@@ -5,7 +5,7 @@ import pytest
 from tests import known_losses_tasks as tasks
 from tests.compare import relative_distance
 
-KNOWN = ("computed", "an_object", "several", "one_of_whole_batches", "regularized")
+KNOWN = ("computed", "an_object", "several", "one_of_whole_batches", "regularized", "deep")
 LOOKED_AT = ("a_sum", "a_sum_of_keras_s", "a_mean")
 
 
@@ -62,7 +62,9 @@ def test_a_constant_that_a_layer_adds_is_known(ranks, plain, exactness):
         exactness(relative_distance([ours], [theirs]), 1e-6)
 
 
-@pytest.mark.parametrize("kind", ["partly_a_sum", "a_square", "a_product", "a_share"])
+@pytest.mark.parametrize(
+    "kind", ["partly_a_sum", "a_square", "a_product", "a_share", "a_mean_by_hand", "a_sum_by_hand"]
+)
 def test_what_is_made_of_keras_s_losses_but_is_no_sum_of_them_is_told(kind, ranks):
     first, _ = ranks(2).run(tasks.train, kind=kind, distributed=True)
     assert first["looks"] == 1 and len(first["said"]) == 1

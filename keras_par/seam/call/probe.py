@@ -131,9 +131,22 @@ def sums_up(program: Program, batch: Any) -> bool:
     kinds = {loss.kind for loss in losses if loss.kind is not None}
     if options.custom_loss == "auto" and kinds == {"sum"}:
         program.binding.say("a loss that is a sum is summed over ranks: %s", described(program, wrong[0]))
+        odd = [loss for loss in seen_as_sums(program, batch, leaves) if loss.kind not in (None, "sum")]
+        if odd:
+            warnings.warn(message(program, odd[0]._replace(kind="neither"), kinds), stacklevel=2)
         return True
     warnings.warn(message(program, wrong[0], kinds), stacklevel=2)
     return False
+
+
+def seen_as_sums(program: Program, batch: Any, leaves: list) -> list[Seen]:
+    """As `losses_seen`, of a step whose scalars are taken for sums, of which Keras's losses give their share."""
+    binding = program.binding
+    binding.sums_losses = True
+    try:
+        return losses_seen(program, batch, [tf.convert_to_tensor(leaf) for leaf in leaves])
+    finally:
+        binding.sums_losses = False
 
 
 def may_sum_up(program: Program) -> bool:

@@ -72,6 +72,9 @@ def looked_at(program: Program, build):
             random.setstate(states[0])
             np.random.set_state(states[1])
             function = build()
+        except BaseException:
+            program.binding.probed.discard(program.method)  # nobody has looked yet, where a repaired step is run again
+            raise
         finally:
             program.is_first_trace = False
         return function(probe.look_at_losses(program, iterator))

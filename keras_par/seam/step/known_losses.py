@@ -23,33 +23,52 @@ def require_known(step: Step, losses: Iterable[Any]) -> None:
         return
     given = {id(loss) for loss in step.handled if loss.shape.rank == 0}
     floats = [each for each in losses if is_symbolic(each) and each.dtype.is_floating]
-    if not all(each.shape.rank or is_made_of(each, given) for each in floats):
+    if not are_made_of([each for each in floats if not each.shape.rank], given):
         raise LossUnknown
 
 
-def is_made_of(tensor: tf.Tensor, given: set[int]) -> bool:
-    """True if a tensor is a sum of `given` scalars, by their ids, times and plus what no row has a part in."""
-    if id(tensor) in given or is_number(tensor):
-        return True
-    inputs, kind = list(tensor.op.inputs), tensor.op.type
-    if kind not in LINEAR or is_large(tensor):
+def are_made_of(tensors: list[tf.Tensor], given: set[int]) -> bool:
+    """True if tensors are sums of `given` scalars, by their ids, times and plus what no row has a part in."""
+    numbers, seen, rest = Numbers(), set(given), list(tensors)
+    while rest:
+        tensor = rest.pop()
+        if id(tensor) in seen or numbers.has(tensor):
+            continue
+        seen.add(id(tensor))
+        inputs, kind = list(tensor.op.inputs), tensor.op.type
+        if kind not in LINEAR or tensor.shape.rank is None or tensor.shape.rank > 1:
+            return False
+        factors = inputs if kind == "Mul" else inputs[1:] if kind == "RealDiv" else None
+        if factors is not None and not any(map(numbers.has, factors)):
+            return False
+        rest += inputs
+    return True
+
+
+class Numbers:
+    """Knows tensors that no row has a part in: they are made of constants and variables."""
+
+    def __init__(self):
+        self._known: dict[tf.Operation, bool] = {}
+
+    def has(self, tensor: tf.Tensor) -> bool:
+        """True for such a tensor. Each operation is looked at once, without recursion: graphs are deep."""
+        stack = [tensor.op]
+        while stack:
+            operation = stack[-1]
+            found = [self._known.get(each.op) for each in operation.inputs]
+            if operation.type in NUMBERS or not may_be_number(operation) or False in found or None not in found:
+                is_pure = operation.type in NUMBERS or may_be_number(operation)
+                self._known[operation] = is_pure and False not in found
+                stack.pop()
+            else:
+                stack.append(operation.inputs[found.index(None)].op)
+        return self._known[tensor.op]
+
+
+def may_be_number(operation: tf.Operation) -> bool:
+    """False for what draws, asks or is given, and for an integer made a float, as a static number of rows is."""
+    if not operation.inputs or operation.op_def.is_stateful:
         return False
-    if kind == "Mul":
-        return any(map(is_number, inputs)) and all(is_made_of(each, given) for each in inputs)
-    if kind == "RealDiv":
-        return is_made_of(inputs[0], given) and is_number(inputs[1])
-    return all(is_made_of(each, given) for each in inputs)
-
-
-def is_number(tensor: tf.Tensor) -> bool:
-    """True if no row has a part in a tensor: it is made of constants and variables."""
-    operation = tensor.op
-    if operation.type in NUMBERS:
-        return True
-    is_pure = bool(operation.inputs) and not operation.op_def.is_stateful
-    return is_pure and all(map(is_number, operation.inputs))
-
-
-def is_large(tensor: tf.Tensor) -> bool:
-    """True for more than a scalar, or some of them in a row."""
-    return tensor.shape.rank is None or tensor.shape.rank > 1
+    given = operation.inputs[0]
+    return operation.type != "Cast" or not given.dtype.is_integer or given.op.type == "ReadVariableOp"

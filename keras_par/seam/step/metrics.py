@@ -94,7 +94,8 @@ def is_compiled(metric: keras.metrics.Metric) -> bool:
 def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: dict[str, Any], weight) -> Any:
     """`logs` with results of metrics from `everywhere`; other numbers times `weight` are summed over ranks.
 
-    A number that equals the metric's of its name on all ranks is its result. Costs one all-reduce.
+    A number that on all ranks equals the result of a metric, first of that of its name, is this result. Costs one
+    all-reduce.
 
     Args:
         communicator: of all ranks.
@@ -105,22 +106,25 @@ def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: 
     """
     if not isinstance(logs, dict):
         return logs
-    places = list(places_in(logs))
     result = tree.map_structure(lambda leaf: leaf, logs)
-    is_own = [np.array_equal(at(logs, place), at(own, place)) for place in places]
-    for place, is_result in zip(places, is_own, strict=True):
-        if is_result:
-            at(result, place[:-1])[place[-1]] = at(everywhere, place)
-    numbers = [i for i, place in enumerate(places) if is_number(at(logs, place))]
+    numbers = [place for place in places_in(logs) if is_number(at(logs, place))]
+    for place in places_in(logs):
+        if place not in numbers and np.array_equal(at(logs, place), at(own, place)):
+            put(result, place, at(everywhere, place))
     if not numbers:
         return result
-    values = tf.stack([tf.cast(at(logs, places[i]), tf.float64) for i in numbers])
+    results = [place for place in places_in(own) if is_number(at(own, place))]
+    values = np.array([float(at(logs, place)) for place in numbers])
+    differs = values[:, np.newaxis] != np.array([float(at(own, place)) for place in results])
     weight = tf.constant(1.0 / communicator.size, tf.float64) if weight is None else weight
-    others = tf.constant([not is_own[i] for i in numbers], tf.float64)
-    totals, counts = communicator.all_reduce([tf.math.multiply_no_nan(values, weight), others], "kp.metrics.logs")
-    for i, total, count in zip(numbers, totals.numpy().tolist(), counts.numpy(), strict=True):
-        if count:
-            at(result, places[i][:-1])[places[i][-1]] = total
+    weighted = tf.math.multiply_no_nan(tf.constant(values, tf.float64), weight)
+    flags = tf.constant(np.append(differs, 0.0), tf.float64)  # never none
+    totals, counts = communicator.all_reduce([weighted, flags], "kp.metrics.logs")
+    ranks_that_differ = counts.numpy()[:-1].reshape(differs.shape)
+    for place, total, ranks in zip(numbers, totals.numpy().tolist(), ranks_that_differ, strict=True):
+        same = [each for each, count in zip(results, ranks, strict=True) if not count]
+        found = place if place in same else next(iter(same), None)
+        put(result, place, total if found is None else at(everywhere, found))
     return result
 
 
@@ -128,6 +132,10 @@ def places_in(logs: dict) -> Iterator[tuple[str, ...]]:
     """The keys that lead to each value that is no dict."""
     for key, value in logs.items():
         yield from ((key, *rest) for rest in places_in(value)) if isinstance(value, dict) else ((key,),)
+
+
+def put(logs: dict, place: tuple[str, ...], value: Any) -> None:
+    at(logs, place[:-1])[place[-1]] = value
 
 
 def at(logs: Any, place: tuple[str, ...]) -> Any:
@@ -167,8 +175,11 @@ def operation_of(metric: keras.metrics.Metric, variable: keras.Variable) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """True for a scalar."""
-    return not isinstance(value, (str, bytes, dict)) and np.ndim(value) == 0
+    """True for a scalar, of Python's, NumPy's, TensorFlow's or Keras's."""
+    if not hasattr(value, "dtype"):
+        return isinstance(value, (int, float))
+    dtype = tf.as_dtype(value.dtype)
+    return np.ndim(value) == 0 and (dtype.is_floating or dtype.is_integer or dtype.is_bool)
 
 
 def layer_state(model: keras.Model, but: Collection[keras.layers.Layer] = ()) -> list[keras.Variable]:
