@@ -22,13 +22,15 @@ class Own(keras.Model):
         regularizer = "l2" if kind == "regularized" else None
         super().__init__(inputs, layers.Dense(2, kernel_regularizer=regularizer)(inputs))
         self.kind, self.in_function = kind, in_function
-        self.traces = 0
+        self.traces, self.is_broken = 0, False
         self.tracker = keras.metrics.Mean(name="tracked")
         self.own_optimizer = keras.optimizers.Adam(0.01)
         self.factor = self.add_weight(name="factor", initializer="ones", trainable=False)
 
     def train_step(self, data):
         self.traces += 1
+        if self.is_broken:
+            raise ValueError("broken")
         if self.in_function == "whole":
             return {"loss": self.whole(*data), "tracked": self.tracker.result()}
         taken = self.taken_in_a_function if self.in_function is True else self.taken
@@ -174,6 +176,21 @@ def train_with_constant(distributed: bool) -> list[float]:
         model = keras.Sequential([layers.Input((4,)), Priced(2)])
         model.compile(keras.optimizers.SGD(0.01), "mse")
     return model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0).history["loss"]
+
+
+def train_repaired(distributed: bool) -> list[np.ndarray]:
+    """Weights of a training whose first `fit` failed in the step, before that was repaired; its loss is a sum."""
+    seed(distributed)
+    x = np.random.default_rng(3).normal(size=(24, 4)).astype("float32")
+    with strategy_scope(distributed):
+        model = Own("a_sum", in_function=False)
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        model.is_broken = True
+        with contextlib.suppress(ValueError):
+            model.fit(x, x[:, :2], batch_size=8, verbose=0, shuffle=False)
+        model.is_broken = False
+        model.fit(x, x[:, :2], batch_size=8, verbose=0, shuffle=False)
+    return model.get_weights()
 
 
 def noted(looks: list, distributed: bool):

@@ -56,6 +56,12 @@ def test_losses_are_found_to_be_what_they_are_however_steps_run(kind, num_rows, 
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
 
 
+def test_a_step_that_was_repaired_is_looked_at(ranks, plain, exactness):
+    [theirs] = plain.run(tasks.train_repaired, distributed=False)
+    for ours in ranks(2).run(tasks.train_repaired, distributed=True):
+        exactness(relative_distance(ours, theirs), 1e-6)
+
+
 def test_a_constant_that_a_layer_adds_is_known(ranks, plain, exactness):
     [theirs] = plain.run(tasks.train_with_constant, distributed=False)
     for ours in ranks(2).run(tasks.train_with_constant, distributed=True):

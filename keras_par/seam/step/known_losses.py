@@ -56,18 +56,19 @@ class Numbers:
         stack = [tensor.op]
         while stack:
             operation = stack[-1]
-            found = [self._known.get(each.op) for each in operation.inputs]
-            if operation.type in NUMBERS or not may_be_number(operation) or False in found or None not in found:
-                is_pure = operation.type in NUMBERS or may_be_number(operation)
-                self._known[operation] = is_pure and False not in found
-                stack.pop()
-            else:
-                stack.append(operation.inputs[found.index(None)].op)
+            is_leaf = operation.type in NUMBERS or not is_pure(operation)
+            inputs = [] if is_leaf else [each.op for each in operation.inputs]
+            found = [self._known.get(each) for each in inputs]
+            if None in found and False not in found:
+                stack.append(inputs[found.index(None)])
+                continue
+            self._known[operation] = False not in found if inputs else operation.type in NUMBERS
+            stack.pop()
         return self._known[tensor.op]
 
 
-def may_be_number(operation: tf.Operation) -> bool:
-    """False for what draws, asks or is given, and for an integer made a float, as a static number of rows is."""
+def is_pure(operation: tf.Operation) -> bool:
+    """True for a function of its inputs; not for an integer that is made a float, as a static number of rows is."""
     if not operation.inputs or operation.op_def.is_stateful:
         return False
     given = operation.inputs[0]
