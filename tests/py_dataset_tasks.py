@@ -1,10 +1,13 @@
 """Trainings on PyDatasets that are shuffled, read by workers, or stopped in the middle; also run in one process."""
 
+import contextlib
 import random
 import time
 import warnings
+from unittest import mock
 
 import keras
+from keras.src.trainers.data_adapters import py_dataset_adapter
 
 from tests.cases import crossentropy, network, rows
 from tests.tasks import seed, strategy_scope
@@ -29,29 +32,48 @@ class Batches(keras.utils.PyDataset):
         return self.x[begin : begin + BATCH_SIZE], self.y[begin : begin + BATCH_SIZE]
 
 
-def waiting() -> keras.callbacks.Callback:
-    """Gives Keras's workers time for all of an order; the end of an epoch leaves out what they have not begun with."""
-    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.03))
-
-
-def train(is_infinite: bool, workers: int, steps: int | None, distributed: bool, processes: bool = False) -> dict:
-    """Weights, logs and the position of Python's random numbers after 5 epochs of `steps` steps."""
+def train(
+    is_infinite: bool,
+    workers: int,
+    steps: int | None,
+    distributed: bool,
+    processes: bool = False,
+    shuffle: bool = True,
+    slow_rank: int | None = None,
+) -> dict:
+    """Weights and logs after 5 epochs of `steps` steps, where one rank's workers may be slow to start."""
     seed(distributed)
-    random.seed(13 if not distributed else rank_seed())
+    random.seed(13 + rank(distributed))  # only rank 0's seed is the one of the plain process
     with strategy_scope(distributed):
         model = network()
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), crossentropy())
     data = Batches(is_infinite, workers=workers, use_multiprocessing=processes)
-    with warnings.catch_warnings():
+    workers_start = slowly if slow_rank == rank(distributed) else contextlib.nullcontext
+    with workers_start(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Your input ran out of data|`shuffle=True` was passed", UserWarning)
         warnings.filterwarnings("ignore", ".*use_multiprocessing|.*fork", DeprecationWarning)
-        options = {"steps_per_epoch": steps, "shuffle": not is_infinite, "callbacks": [waiting()]}
-        history = model.fit(data, **options, epochs=5, verbose=0)
+        shuffles = shuffle and not is_infinite
+        history = model.fit(data, steps_per_epoch=steps, shuffle=shuffles, epochs=5, verbose=0)
     return {"weights": model.get_weights(), "logs": history.history, "steps": int(model.optimizer.iterations.value)}
 
 
-def rank_seed() -> int:
-    """Only rank 0's seed is the one of the plain process."""
+@contextlib.contextmanager
+def slowly():
+    """While Keras's workers need longer to start than some steps take, as on a busy machine."""
+    pool_class = py_dataset_adapter.get_pool_class
+
+    def late(use_multiprocessing):
+        time.sleep(0.1)
+        return pool_class(use_multiprocessing)
+
+    with mock.patch.object(py_dataset_adapter, "get_pool_class", late):
+        yield
+
+
+def rank(distributed: bool) -> int:
+    """This rank, 0 in the plain process."""
+    if not distributed:
+        return 0
     import keras_par as kp
 
-    return 13 + kp.rank()
+    return kp.rank()

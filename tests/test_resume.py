@@ -111,14 +111,23 @@ def test_another_global_batch_in_the_middle_of_an_epoch_is_refused(size, ranks, 
         assert "the data has 10 batches an epoch now, but had 5 when the checkpoint was written" in result.message
 
 
-def test_workers_that_have_read_ahead_of_a_part_of_an_epoch_are_refused(ranks, tmp_path):
+def test_without_a_strategy_workers_that_have_read_ahead_of_a_part_of_an_epoch_are_refused(ranks, tmp_path):
     options = {"folder": str(tmp_path), "data": "py_dataset in parts", "arguments": {"x": Batches(8, workers=2)}}
-    ranks(2).run(checkpoint_tasks.fit, stop=(1, 3), asynchronous=False, **options)
-    results = ranks(2).attempt(checkpoint_tasks.fit, **options)
-    assert len(results) == 2
-    for result in results:
-        assert isinstance(result, Failure)
-        assert "how far its workers have read ahead is not known: give it workers=1" in result.message
+    ranks(1).run(checkpoint_tasks.fit, stop=(1, 3), asynchronous=False, **options)
+    [result] = ranks(1).attempt(checkpoint_tasks.fit, **options)
+    assert isinstance(result, Failure)
+    assert "how far its workers have read ahead is not known: give it workers=1" in result.message
+
+
+@pytest.mark.parametrize("stop", [(1, 3), pytest.param((2, None), marks=pytest.mark.long)])
+def test_workers_that_have_read_ahead_of_a_part_of_an_epoch_go_on_after_it(stop, ranks, tmp_path):
+    options = {"data": "py_dataset in parts", "arguments": {"x": Batches(8, workers=2)}}
+    twin = ranks(2).run(checkpoint_tasks.fit_once, folder=str(tmp_path / "whole"), every="epoch", **options)
+    options["folder"] = str(tmp_path / "stopped")
+    ranks(2).run(checkpoint_tasks.fit, stop=stop, asynchronous=False, **options)
+    for ours, theirs in zip(ranks(2).run(checkpoint_tasks.fit, **options), twin, strict=True):
+        assert ours["from"] is not None
+        assert equal(ours, theirs)
 
 
 @pytest.mark.parametrize(

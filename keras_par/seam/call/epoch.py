@@ -15,6 +15,7 @@ from keras_par.seam.feed.batches import Batches, common_type
 from keras_par.seam.feed.input import Source, without_distribution
 from keras_par.seam.feed.let_go import let_go_aside
 from keras_par.seam.feed.position import Position, order_of, replay
+from keras_par.seam.feed.py_dataset import InOrder
 from keras_par.seam.feed.shards import Part, ThinShard, first_row, maybe_empty, zeros
 from keras_par.seam.together import run as runs
 
@@ -110,7 +111,9 @@ class ShardedEpochIterator(TFEpochIterator):
                     f"the data has {number} {what} now, but had {before[what]} when the checkpoint was written in the "
                     "middle of an epoch: give fit the same data in the same global batches, on any number of ranks."
                 )
-        reads_ahead = getattr(self.data_adapter, "enqueuer", None) is not None and self.data_adapter.num_batches
+        adapter = self.data_adapter
+        has_workers = getattr(adapter, "enqueuer", None) is not None and adapter.num_batches is not None
+        reads_ahead = has_workers and not isinstance(adapter, InOrder)
         if position.skip and self.steps_per_epoch and reads_ahead:
             return (
                 "the data is a PyDataset of which an epoch reads a part (steps_per_epoch), and how far its workers "

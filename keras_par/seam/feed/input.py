@@ -130,7 +130,8 @@ class Source:
                 self.num_batches = self.adapter.num_batches - 1
             self.uncut = row_numbers(self.adapter, shuffle_seed)
             return cut_arrays(self.adapter, self.uncut, num_shards, shard_id, self.remainder)
-        if order is not None:
+        reads_by_workers = getattr(self.adapter, "enqueuer", None) is not None and not self.is_infinite
+        if order is not None or reads_by_workers:
             self.adapter = InOrder(self.adapter, order, self.is_sharded)
         dataset = self._dataset
         if dataset is None:

@@ -62,7 +62,10 @@ def replay(adapter: DataAdapter, dataset: tf.data.Dataset, position: Position) -
 
 def order_of(adapter: DataAdapter) -> str | None:
     """The state, as JSON, of the generator in Python that shuffles the data; None if none does."""
-    shuffles = isinstance(adapter, InOrder) or (isinstance(adapter, PyDatasetAdapter) and adapter.shuffle)
+    if isinstance(adapter, InOrder):
+        shuffles = adapter.random is not None
+    else:
+        shuffles = isinstance(adapter, PyDatasetAdapter) and adapter.shuffle
     return json.dumps(generator_of(adapter).getstate()) if shuffles else None
 
 

@@ -1,79 +1,112 @@
-"""Reads a PyDataset in rank 0's order, because Keras shuffles its batches with Python's generator of each process."""
+"""Reads a PyDataset in the same order on all ranks: rank 0's, whatever Python's generators and workers do on others."""
 
+import collections
+import queue
 import random
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import OrderedEnqueuer, PyDatasetAdapter
 
 
-class Reordered(keras.utils.PyDataset):
-    """The batches of another PyDataset in an order that `reorder` draws.
+class Unbounded(keras.utils.PyDataset):
+    """Another PyDataset as one without an end, of which Keras's workers read the batches that they are told to."""
+
+    def __init__(self, inner: keras.utils.PyDataset):
+        super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
+        self.inner = inner
+
+    @property
+    def num_batches(self):
+        return None
+
+    def __getitem__(self, index):
+        return self.inner[index]
+
+
+class PatientEnqueuer(OrderedEnqueuer):
+    """Keras's workers, who go on in the next epoch with what they have not begun to read in this one.
+
+    Keras's forget it, so that the batches of the next epoch depend on how fast the workers are. It happens where an
+    epoch ends before its data does (`steps_per_epoch`).
+    """
+
+    _rest: collections.deque[int] | None = None  # of the order that has begun
+
+    def begin(self, numbers: Iterable[int], *epoch: int) -> None:
+        """Reads the batches of these numbers, and none that are left of an order before; `epoch` as for `start`."""
+        self.stop()
+        self.ready_queue = queue.Queue()
+        self.future_queue = queue.Queue(self.future_queue.maxsize)
+        self._rest = collections.deque(numbers)
+        self.start(*epoch)
+
+    def start(self, *epoch: int) -> None:
+        """Begins or goes on to read; before an order has begun there is nothing to read."""
+        if self._rest is not None:
+            super().start(*epoch)
+
+    def _run(self):
+        self.indices = self._taken()
+        super()._run()
+
+    def _taken(self) -> Iterator[int]:
+        while self._rest:
+            yield self._rest.popleft()
+
+
+class InOrder(PyDatasetAdapter):
+    """Keras's adapter of a PyDataset with an end, whose batches come in the order of Keras on rank 0.
 
     Args:
-        inner: whose batches these are.
-        generator: by which they are shuffled as Keras would.
+        adapter: Keras's own.
+        state: of Python's `random` on rank 0, as JSON carries it; None if the order does not come from it.
         is_sharded: True if ranks may have unequal numbers of batches. Then each order comes from one draw of the
             generator, the same on all ranks, and not as Keras's would.
     """
 
-    def __init__(self, inner: keras.utils.PyDataset, generator: random.Random, is_sharded: bool):
-        super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
-        self.inner, self.random = inner, generator
-        self._is_sharded = is_sharded
-        self._numbers = list(range(self.num_batches))
-
-    def reorder(self) -> list[int]:
-        """Draws a new order, and returns the batches' numbers in it."""
-        self._numbers = list(range(self.num_batches))
-        is_followed = random.getstate() == self.random.getstate()
-        (random.Random(self.random.random()) if self._is_sharded else self.random).shuffle(self._numbers)
-        if is_followed:  # Python's generator stands then where it stands in one process
-            random.setstate(self.random.getstate())
-        return self._numbers
-
-    @property
-    def num_batches(self):
-        return self.inner.num_batches
-
-    def __getitem__(self, index):
-        return self.inner[self._numbers[index]]
-
-    def on_epoch_begin(self):
-        self.inner.on_epoch_begin()
-
-    def on_epoch_end(self):
-        self.inner.on_epoch_end()
-
-
-class ReorderingEnqueuer(OrderedEnqueuer):
-    """Keras's workers on a `Reordered`: as with Keras, an order begins each time they start."""
-
-    def _run(self):
-        self.py_dataset.reorder()
-        super()._run()
-
-
-class InOrder(PyDatasetAdapter):
-    """Keras's adapter, whose batches are shuffled as Keras would on rank 0, whenever Keras would.
-
-    Args:
-        adapter: Keras's own, which shuffles.
-        state: of Python's `random` on rank 0, as JSON carries it.
-        is_sharded: as for `Reordered`.
-    """
-
     def __init__(self, adapter: PyDatasetAdapter, state: Any, is_sharded: bool):
-        self.random = random.Random()
-        self.random.setstate(state_from(state))
-        self._reordered = data = Reordered(adapter.py_dataset, self.random, is_sharded)
+        self.random = None if state is None else random.Random()
+        if self.random is not None:
+            self.random.setstate(state_from(state))
+        self._by_epoch = adapter.shuffle and state is None  # since Keras 3.16
+        self._is_sharded = is_sharded
+        data = adapter.py_dataset
         super().__init__(data, class_weight=adapter.class_weight, shuffle=False)
         if adapter.enqueuer is not None:
-            self.enqueuer = ReorderingEnqueuer(data, data.workers, data.use_multiprocessing, data.max_queue_size)
+            unbounded = Unbounded(data)
+            self.enqueuer = PatientEnqueuer(unbounded, data.workers, data.use_multiprocessing, data.max_queue_size)
 
     def _finite_generator(self):
-        for number in self._reordered.reorder():
-            yield self._standardize_batch(self._reordered.inner[number])
+        for number in self._new_order():
+            yield self._standardize_batch(self.py_dataset[number])
+
+    def _finite_enqueuer_generator(self):
+        numbers = self._new_order()
+        self.enqueuer.begin(numbers, *self._epoch_if_any())
+        for count, batch in enumerate(self.enqueuer.get(), start=1):
+            yield self._standardize_batch(batch)
+            if count == len(numbers):
+                self.enqueuer.stop()
+                return
+
+    def _new_order(self) -> list[int]:
+        """The numbers of the batches in the order of a new iteration, which is drawn where Keras draws it."""
+        numbers = list(range(self.py_dataset.num_batches))
+        if self._by_epoch:
+            random.Random(*self._epoch_if_any()).shuffle(numbers)
+        if self.random is not None:
+            is_followed = random.getstate() == self.random.getstate()
+            (random.Random(self.random.random()) if self._is_sharded else self.random).shuffle(numbers)
+            if is_followed:  # Python's generator stands then where it stands in one process
+                random.setstate(self.random.getstate())
+        return numbers
+
+    def _epoch_if_any(self) -> tuple[int, ...]:
+        """The number of the epoch that Keras counts since 3.16, in a tuple."""
+        epoch = getattr(self, "_epoch", None)
+        return () if epoch is None else (epoch,)
 
 
 def state_from(state: Any) -> tuple:
