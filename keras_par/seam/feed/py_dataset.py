@@ -37,8 +37,8 @@ class PatientEnqueuer(OrderedEnqueuer):
     def begin(self, numbers: Iterable[int], *epoch: int) -> None:
         """Reads the batches of these numbers, and none that are left of an order before; `epoch` as for `start`."""
         self.stop()
-        self.ready_queue = queue.Queue()
-        self.future_queue = queue.Queue(self.future_queue.maxsize)
+        self.ready_queue: queue.Queue = queue.Queue()
+        self.future_queue: queue.Queue = queue.Queue(self.py_dataset.max_queue_size)
         self._rest = collections.deque(numbers)
         self.start(*epoch)
 
