@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import warnings
 from unittest import mock
 
 import keras
@@ -121,3 +122,96 @@ def train(kind: str, tracked: tuple[str, ...], compiled: str | None, distributed
         noting.note("test_on_batch", model.test_on_batch(x[:9], y[:9], return_dict=True))
         noting.note("evaluate", model.evaluate(x, y, batch_size=8, verbose=0, return_dict=True))
     return noting.seen
+
+
+class RootLogs(OwnLogs):
+    """A step that returns what is neither a mean nor a sum over rows."""
+
+    def logs(self, loss):
+        return {"root": tf.sqrt(loss), **super().logs(loss)}
+
+
+class MixedLogs(keras.Model):
+    """Steps whose numbers are of several kinds: means, sums, constants, and some that are 0 in the first batch.
+
+    Args:
+        kind: of the loss: "mean", "sum", or "keras" for one of Keras's.
+        is_function: True if the numbers come out of a function of TensorFlow's.
+    """
+
+    def __init__(self, kind: str, is_function: bool, **made):
+        super().__init__(**made)
+        self.kind = kind
+        self.numbers = tf.function(self.numbers_of) if is_function else self.numbers_of
+        self.trackers = {name: keras.metrics.Mean(name="kept_" + name) for name in ("loss", "mean", "large", "rate")}
+
+    def train_step(self, batch):
+        with tf.GradientTape() as tape:
+            loss, logs = self.numbers(*batch[:2])
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return self.tracked({**logs, "loss": loss, "norm": tf.linalg.global_norm(gradients)})
+
+    def test_step(self, batch):
+        loss, logs = self.numbers(*batch[:2])
+        return self.tracked({**logs, "loss": loss})
+
+    def numbers_of(self, x, y):
+        outputs = self(x, training=True)
+        y = tf.cast(y, outputs.dtype)
+        error = tf.reduce_mean(tf.square(outputs - y), -1)
+        losses = {"mean": tf.reduce_mean(error), "sum": tf.reduce_sum(error)}
+        loss = losses[self.kind] if self.kind in losses else self.compute_loss(x, y, outputs)
+        is_large = tf.abs(y[:, 0]) > 50.0  # in no row of the first batch
+        logs = {
+            **losses,
+            "rate": self.optimizer.learning_rate,
+            "half": 0.5,
+            "rows": tf.shape(x)[0],
+            "large": tf.reduce_mean(tf.cast(is_large, tf.float64)),
+            "number": {"large": tf.reduce_sum(tf.cast(is_large, tf.int32))},
+        }
+        return loss, logs
+
+    def tracked(self, logs):
+        for name, tracker in self.trackers.items():
+            tracker.update_state(logs[name])
+        return logs | {"kept_" + name: tracker.result() for name, tracker in self.trackers.items()}
+
+
+def said_of_roots(is_test: bool) -> list[str]:
+    """What rank 0 is warned of."""
+    seed(distributed=True)
+    x = np.random.default_rng(3).normal(size=(24, 4)) * np.arange(24)[:, np.newaxis]  # parts of a batch differ
+    with strategy_scope(distributed=True), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        inputs = layers.Input((4,))
+        model = RootLogs("mean", ("kept",), inputs=inputs, outputs=layers.Dense(2)(inputs))
+        model.compile("sgd")
+        if is_test:
+            model.evaluate(x, x[:, :2], batch_size=8, verbose=0)
+        else:
+            model.fit(x, x[:, :2], batch_size=8, verbose=0)
+    return [text for each in said if "neither a mean nor a sum" in (text := str(each.message))]
+
+
+def train_mixed(kind: str, is_function: bool, evaluates_first: bool, distributed: bool, custom_loss: str) -> dict:
+    """What a callback is given, what calls return, and the weights."""
+    seed(distributed)
+    keras.config.set_dtype_policy("float64")
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(26, 4)), random.normal(size=(26, 2))
+    y[12:20:3] += 100.0
+    noting = Noting()
+    options = {"custom_loss": custom_loss} if distributed else {}
+    with strategy_scope(distributed, **options):
+        inputs = layers.Input((4,))
+        model = MixedLogs(kind, is_function, inputs=inputs, outputs=layers.Dense(2)(inputs))
+        model.compile(keras.optimizers.SGD(1e-4), loss="mse" if kind == "keras" else None)
+        if evaluates_first:
+            noting.note("evaluate", model.evaluate(x, y, batch_size=9, verbose=0, return_dict=True))
+        data = {"batch_size": 9, "shuffle": False, "validation_data": (x[:10], y[:10])}
+        model.fit(x, y, epochs=2, verbose=0, callbacks=[noting], **data)
+        noting.note("evaluate", model.evaluate(x, y, batch_size=9, verbose=0, return_dict=True))
+        noting.note("train_on_batch", model.train_on_batch(x[12:21], y[12:21], return_dict=True))
+    return {"seen": noting.seen, "weights": model.get_weights()}

@@ -3,6 +3,7 @@
 import pytest
 
 from tests import own_log_tasks as tasks
+from tests.compare import relative_distance
 
 
 @pytest.mark.parametrize("kind", ["mean", "sum"])
@@ -27,3 +28,26 @@ def test_what_is_printed_is_one_processs_loss(kind, is_read, ranks, plain):
     (lines, shown), _ = ranks(2).run(tasks.printed, kind=kind, tracked=("kept",), is_read=is_read)
     assert lines == pytest.approx(wanted, rel=1e-6) and len(lines) == 6
     assert shown and all(loss == pytest.approx(wanted[step - 1], rel=1e-6) for step, loss in shown[:1])
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum", "keras"])
+@pytest.mark.parametrize("evaluates_first", [False, True])
+@pytest.mark.parametrize("is_function", [False, True])
+@pytest.mark.parametrize("custom_loss", ["auto", "as it is"])
+def test_numbers_of_several_kinds_are_one_processs(kind, evaluates_first, is_function, custom_loss, ranks, plain):
+    how = {"kind": kind, "is_function": is_function, "evaluates_first": evaluates_first}
+    said = "auto" if custom_loss == "auto" else "sum" if kind == "sum" else "mean"
+    [theirs] = plain.run(tasks.train_mixed, distributed=False, custom_loss="auto", **how)
+    results = ranks(2).run(tasks.train_mixed, distributed=True, custom_loss=said, **how)
+    assert len(results) == 2
+    for ours in results:
+        assert relative_distance(ours["weights"], theirs["weights"]) < 1e-8
+        for (when, own), (_, wanted) in zip(ours["seen"], theirs["seen"], strict=True):
+            assert own == pytest.approx(wanted, rel=1e-6), when
+
+
+@pytest.mark.parametrize("is_test", [False, True])
+def test_a_number_that_is_neither_a_mean_nor_a_sum_is_told(is_test, ranks):
+    first, second = ranks(2).run(tasks.said_of_roots, is_test=is_test)
+    assert second == [] and len(first) == 1
+    assert "keeps or returns as 'root' is neither a mean nor a sum over rows" in first[0]

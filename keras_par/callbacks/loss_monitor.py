@@ -10,7 +10,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam.models.callback import Callback
 from keras_par.seam.step import newest_loss
-from keras_par.seam.step.metrics import combined
+from keras_par.seam.step.metrics import averaged, combined
 from keras_par.seam.together import run as runs
 
 
@@ -85,5 +85,8 @@ class LossMonitor(Callback):
         if not logs or "loss" not in logs:
             raise ValueError("keras-par: LossMonitor found no 'loss' in the logs: return it from train_step.")
         run = runs.current()
-        logs = combined(communicator, {"loss": logs["loss"]}, {}, {}, None) if run is None else run.everywhere(logs)
+        if run is None:
+            logs = combined(communicator, {"loss": logs["loss"]}, {}, {}, averaged(communicator.size))
+        else:
+            logs = run.everywhere(logs)
         return float(logs["loss"])

@@ -14,6 +14,17 @@ class LossUnknown(BaseException):
     """Ends the first trace of a step at a loss that must be looked at; a step's own `except Exception` lets it pass."""
 
 
+class Probe:
+    """Scalars of a step that is only looked at: losses of which it takes gradients, and numbers that it only shows.
+
+    Numbers have a key, the same in each trace of the step and on all ranks.
+    """
+
+    def __init__(self):
+        self.losses: list[tf.Tensor] = []
+        self.numbers: dict[tuple[str, ...], Any] = {}
+
+
 class Step:
     """What hooks deep inside a step need to know, valid while the step's Python code runs.
 
@@ -26,11 +37,12 @@ class Step:
         compiled: True inside a function that XLA compiles, where no collective can be.
         rows: where this rank's rows lie, for its random numbers; None if each rank draws what is asked for.
         captured: where an optimizer's apply leaves its arguments instead of acting on them; None if it acts.
-        probe: where losses are noted while the step is only looked at.
+        probe: where scalars are noted while the step is only looked at.
         first_trace: how many functions of TensorFlow's the step itself is, 1 or 0, while nobody has looked at losses,
             so that one that is not known ends its trace; None later.
         communicator: the ranks that have other rows, if not those of the binding.
         kinds_of_losses: where it is noted what losses give, while a probe tries them; by their `id`s.
+        method: the name of the model's method that it is.
     """
 
     def __init__(
@@ -42,10 +54,11 @@ class Step:
         compiled: bool = False,
         rows=None,
         captured: list[tuple] | None = None,
-        probe: list[tf.Tensor] | None = None,
+        probe: "Probe | None" = None,
         communicator: Communicator | None = None,
         kinds_of_losses: dict | None = None,
         first_trace: int | None = None,
+        method: str = "",
     ):
         self.binding = binding
         self.communicator: Communicator = communicator or binding.data
@@ -56,7 +69,8 @@ class Step:
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
         self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
         self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
-        self.first_trace = first_trace
+        self.first_trace, self.method = first_trace, method
+        self.num_updates: dict[str, int] = {}  # of metrics by scalars, by the metrics' names
         self.handled: list[tf.Tensor] = []  # what Keras's own losses gave: those of the batch's rows as they are
         self.applying = False  # inside an optimizer's apply
         self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already

@@ -6,6 +6,9 @@ import keras
 import tensorflow as tf
 
 from keras_par.job.failures import AgreedError
+from keras_par.seam.step.known_losses import require_known
+from keras_par.seam.step.metrics import LogWeights
+from keras_par.seam.step.number_kinds import in_logs
 from keras_par.seam.table.keras_names import find
 from keras_par.seam.table.replacements import TRAINER
 from keras_par.seam.together import run as runs
@@ -15,18 +18,26 @@ ROWS = "keras_par_rows"  # the key under which a step's logs have its rows, on t
 
 
 def with_rows(step: Step, logs):
-    """The logs of a step, with what their numbers are to be weighted by."""
-    return {**logs, ROWS: step.weight(tf.float64)} if isinstance(logs, dict) else logs
+    """The logs of a step, with what a mean and a sum in them count on this rank.
+
+    Raises:
+        LossUnknown: nobody has looked yet, and it is not known what a number is.
+    """
+    if not isinstance(logs, dict):
+        return logs
+    require_known(step, in_logs(logs).values())
+    return {**logs, ROWS: tf.stack([step.share(tf.float64), tf.cast(step.local > 0, tf.float64)])}
 
 
-def without_rows(run: runs.Run | None, logs):
-    """The logs as the step returned them; `run` notes this rank's weight in them."""
+def without_rows(run: runs.Run | None, method: str, logs):
+    """The logs as the step returned them; `run` notes what this rank's numbers in them count."""
     if not isinstance(logs, dict) or ROWS not in logs:
         return logs
     logs = dict(logs)
-    weight = logs.pop(ROWS)
+    share, has_rows = logs.pop(ROWS).numpy().tolist()
     if run is not None:
-        run.weight = weight
+        kinds = run.binding.kinds_of_numbers.get(method, {})
+        run.weights = LogWeights(share, has_rows, kinds, run.binding.custom_loss)
     return logs
 
 

@@ -1,51 +1,26 @@
-"""Looks once, before the first step, whether the losses of a model are what its strategy takes them for.
+"""Looks once, before the first step, whether the scalars of a model's steps are what its strategy takes them for.
 
-A mean over rows counts with a rank's share of them, a sum adds up, and nobody says which one a scalar is. So rank 0
-cuts its rows of a batch in two, and compares the loss of both halves with that of all. What a step changes is pruned
-from the graph that does this, so that neither variables nor seeds move.
+A mean over rows counts with a rank's share of them, a sum adds up, and nobody says which one a loss, or a number that a
+step shows, is. So rank 0 cuts its rows of a batch in two, and compares the scalars of both halves with those of all.
 """
 
-import logging
 import random
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_par.seam.call import functions
+from keras_par.plan.options import Reduction
 from keras_par.seam.call.first_batch import made_up, peek
+from keras_par.seam.call.halves import Seen, scalars_of
 from keras_par.seam.call.program import Program, Split
-from keras_par.seam.call.row_probe import (
-    LoneCommunicator,
-    kinds_of,
-    may_mix_rows,
-    some_rows,
-    unknown_losses,
-)
-from keras_par.seam.feed.gathering import as_tensor
-from keras_par.seam.feed.row_parts import counting_part, num_rows
+from keras_par.seam.call.row_probe import kinds_of, may_mix_rows, unknown_losses
 from keras_par.seam.step.metrics import layers
-from keras_par.seam.step.normalization import is_synchronized
-from keras_par.seam.update.gradients import OF_BATCH
-from keras_par.sharding.step import Step
+from keras_par.seam.step.number_kinds import Key
 from keras_par.sharding.views import sharded
-
-CLOSE, NEAR = 1e-3, 0.15  # relative distances: without random numbers, and with them
-RANDOM = ("Random", "Multinomial", "Bernoulli", "Gamma", "Poisson")
-
-logger = logging.getLogger("keras_par")
-
-
-class Seen(NamedTuple):
-    """A scalar loss of a step."""
-
-    of_all: float
-    first: float
-    second: float
-    kind: str | None  # "mean", "sum", "neither", or None if that is not clear
 
 
 def look(program: Program, iterator) -> Iterator:
@@ -66,12 +41,13 @@ def look(program: Program, iterator) -> Iterator:
     binding.probed.add(program.method)
     tries, sums = is_first and (may_mix_rows(model) or bool(unknown_losses(model))), may_sum_up(program)
     is_traced = not model.run_eagerly and not tf.config.functions_run_eagerly()
-    program.is_first_trace = sums and is_traced and isinstance(iterator, tf.data.Iterator)
+    is_mean = binding.custom_loss == "mean"  # where sums are known to be taken, constants still are none
+    program.is_first_trace = sums and is_traced and is_mean and isinstance(iterator, tf.data.Iterator)
     return looked_at(program, iterator, tries, sums and not program.is_first_trace)
 
 
 def look_at_losses(program: Program, iterator) -> Iterator:
-    """As `look`, at losses that the first trace of the step did not know."""
+    """As `look`, at scalars that the first trace of the step did not know."""
     return looked_at(program, iterator, False, True)
 
 
@@ -82,7 +58,7 @@ def looked_at(program: Program, iterator, tries: bool, sums: bool) -> Iterator:
         program: of the step.
         iterator: of its batches.
         tries: True to look at losses of `compile`, and at layers, that may look across rows.
-        sums: True to look whether losses of a training step are sums.
+        sums: True to look whether the step's scalars are sums.
     """
     model, binding = program.model, program.binding
     if not tries and not sums:
@@ -94,36 +70,74 @@ def looked_at(program: Program, iterator, tries: bool, sums: bool) -> Iterator:
             batch, iterator = peek(iterator, model.steps_per_execution)
         else:
             batch = made_up(iterator.element_spec) if tries else None
-        found = [kinds_of(program, batch) if tries else [], sums and sums_up(program, batch)]
+        is_sum, numbers = found_in(program, batch) if sums else (False, {})
+        found = [kinds_of(program, batch) if tries else [], is_sum, list(numbers.items())]
     unknown = unknown_losses(model) if tries else []
     if sums or unknown:  # rank 0 alone warns of layers
-        kinds, is_sum = binding.communicator.all_gather_object(found, "kp.losses")[0]
+        kinds, is_sum, pairs = binding.communicator.all_gather_object(found, "kp.losses")[0]
         binding.kinds_of_losses |= dict(zip(map(id, unknown), kinds, strict=True))
+        if is_sum and not binding.sums_losses:  # a test step that was traced takes means
+            binding.probed.discard("test_step")
+            model.test_function = None
         binding.sums_losses |= is_sum
+        binding.kinds_of_numbers[program.method] = {tuple(key): kind for key, kind in pairs}
     return iterator
 
 
-def sums_up(program: Program, batch: Any) -> bool:
-    """True if the losses of a training step are sums over rows.
+def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Reduction]]:
+    """If the losses of a training step are sums over rows, and what the numbers are that a step keeps or returns.
+
+    Warns:
+        if losses are not what they are taken for, or a number is neither a mean nor a sum.
+    """
+    model, binding = program.model, program.binding
+    states = random.getstate(), np.random.get_state()
+    try:
+        seen = scalars_of(program, batch)
+        losses = [each for each in seen if each.key is None]
+        is_sum = program.method == "train_step" and are_sums(program, losses)
+        if is_sum and not binding.sums_losses:
+            seen = seen_as_sums(program, batch)
+    except Exception as error:  # a step that cannot be traced once more is used as it is
+        binding.say(
+            "whether the losses and logs of %s of '%s' are means or sums over rows was not found out (%s: %s), so that "
+            "they are taken for %ss: the strategy's custom_loss says what losses are",
+            program.method,
+            model.name,
+            type(error).__name__,
+            str(error).partition("\n")[0],
+            binding.custom_loss,
+        )
+        return False, {}
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+    numbers: dict[Key, Reduction] = {}
+    odd: set[str] = set()
+    for number in seen:
+        if number.key is None or number.kind is None:
+            continue
+        if number.kind == "neither":
+            odd.add(repr(" ".join(number.key[1:2])))
+        else:
+            numbers[number.key] = number.kind
+    if odd and not any(loss.kind == "neither" for loss in losses):
+        warnings.warn(
+            f"keras-par: what {program.method} of '{model.name}' keeps or returns as {', '.join(sorted(odd))} is neither "
+            "a mean nor a sum over rows, so that the numbers of ranks, which see their own rows, are averaged: keep sums "
+            "over rows in a metric, and let its result() make of them what it shows.",
+            stacklevel=2,
+        )
+    return is_sum, numbers
+
+
+def are_sums(program: Program, losses: list[Seen]) -> bool:
+    """True if losses are found to be sums over rows, and the strategy leaves that open.
 
     Warns:
         if they are not what they are taken for.
     """
-    model, options = program.model, program.binding.options
-    if batch is None:
-        return False
-    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
-    if not all(isinstance(leaf, (tf.Tensor, np.ndarray)) for leaf in leaves):
-        return False
-    states = random.getstate(), np.random.get_state()
-    try:
-        losses = losses_seen(program, batch, [tf.convert_to_tensor(leaf) for leaf in leaves])
-    except Exception as error:  # a step that cannot be traced once more is used as it is
-        logger.debug("keras-par: the losses of '%s' were not looked at: %r", model.name, error)
-        return False
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
+    options = program.binding.options
     taken_for = "sum" if options.custom_loss == "sum" else "mean"
     wrong = [loss for loss in losses if loss.kind not in (None, taken_for)]
     if not wrong:
@@ -131,30 +145,35 @@ def sums_up(program: Program, batch: Any) -> bool:
     kinds = {loss.kind for loss in losses if loss.kind is not None}
     if options.custom_loss == "auto" and kinds == {"sum"}:
         program.binding.say("a loss that is a sum is summed over ranks: %s", described(program, wrong[0]))
-        odd = [loss for loss in seen_as_sums(program, batch, leaves) if loss.kind not in (None, "sum")]
-        if odd:
-            warnings.warn(message(program, odd[0]._replace(kind="neither"), kinds), stacklevel=2)
         return True
     warnings.warn(message(program, wrong[0], kinds), stacklevel=2)
     return False
 
 
-def seen_as_sums(program: Program, batch: Any, leaves: list) -> list[Seen]:
-    """As `losses_seen`, of a step whose scalars are taken for sums, of which Keras's losses give their share."""
+def seen_as_sums(program: Program, batch: Any) -> list[Seen]:
+    """The scalars of a step whose losses are sums, of which Keras's losses give their share.
+
+    Warns:
+        if a loss is not a sum then, as a product of Keras's mean and a number of rows.
+    """
     binding = program.binding
     binding.sums_losses = True
     try:
-        return losses_seen(program, batch, [tf.convert_to_tensor(leaf) for leaf in leaves])
+        seen = scalars_of(program, batch)
     finally:
         binding.sums_losses = False
+    odd = [each for each in seen if each.key is None and each.kind not in (None, "sum")]
+    if odd:
+        warnings.warn(message(program, odd[0]._replace(kind="neither"), {"sum"}), stacklevel=2)
+    return seen
 
 
 def may_sum_up(program: Program) -> bool:
-    """True if losses of a training step may be sums over rows, and can be looked at on one rank."""
+    """True if scalars of a step may be sums over rows, and can be looked at on one rank."""
     model = program.model
-    if program.method != "train_step" or isinstance(program, Split) or sharded(model.variables):
+    if isinstance(program, Split) or sharded(model.variables):
         return False
-    return not program.is_stock or may_add_losses(model)
+    return not program.is_stock or (program.method == "train_step" and may_add_losses(model))
 
 
 def may_add_losses(model: keras.Model) -> bool:
@@ -167,85 +186,6 @@ def mentions(kind: type, name: str) -> bool:
     own = [each for each in kind.__mro__ if not each.__module__.startswith("keras.src.")]
     functions = [getattr(value, "__code__", None) for each in own for value in vars(each).values()]
     return any(code is not None and name in code.co_names for code in functions)
-
-
-def losses_seen(program: Program, batch: Any, leaves: list[tf.Tensor]) -> list[Seen]:
-    """The scalar losses of two halves of rank 0's rows, and of both."""
-    given = int(num_rows(as_tensor(counting_part(batch))))
-    half = given // 2
-    if half == 0:
-        return []
-    alone = LoneCommunicator()
-    evaluate, is_exact = losses_of(program, batch, leaves, given, alone)
-    if alone.asked_by_ops:  # a loss that takes other ranks' rows is made for ranks
-        return []
-    whole = evaluate(some_rows(leaves, given, 0, 2 * half), 2 * half, 2 * half)
-    parts = [evaluate(some_rows(leaves, given, i * half, (i + 1) * half), half, 2 * half) for i in range(2)]
-    tolerance = CLOSE if is_exact else NEAR
-    found = [Seen(of_all, a, b, judged(of_all, a, b, tolerance)) for of_all, a, b in zip(whole, *parts, strict=True)]
-    if is_exact:
-        return found
-    # Near to a sum may be chance, which other halves, of every other row, hardly repeat.
-    parts = [evaluate(every_other(leaves, given, i, 2 * half), half, 2 * half) for i in range(2)]
-    again = [judged(of_all, a, b, tolerance) for of_all, a, b in zip(whole, *parts, strict=True)]
-    return [loss for loss, kind in zip(found, again, strict=True) if loss.kind == kind != "neither"]
-
-
-def every_other(leaves: list[tf.Tensor], given: int, start: int, stop: int) -> list[tf.Tensor]:
-    """Rows `start`, `start + 2` and so on of tensors of `given` rows, up to row `stop`; others are left whole."""
-    rows = tf.range(start, stop, 2)
-    return [tf.gather(leaf, rows) if leaf.shape.rank and leaf.shape[0] == given else leaf for leaf in leaves]
-
-
-def losses_of(program: Program, batch, leaves: list[tf.Tensor], given: int, alone: LoneCommunicator):
-    """A function of leaves of a batch, rows and all rows that gives the step's scalar losses, and if they are exact."""
-    binding = program.binding
-    structure = keras.tree.map_structure(lambda leaf: None if leaf is None else 0, batch)
-    places = [i for i, leaf in enumerate(keras.tree.flatten(batch)) if leaf is not None]
-
-    def trace(local, total, *leaves):
-        losses: list[tf.Tensor] = []
-        flat: list = [None] * len(keras.tree.flatten(structure))
-        for place, leaf in zip(places, leaves, strict=True):
-            flat[place] = leaf
-        own = keras.tree.pack_sequence_as(structure, flat)
-        step = Step(binding, local, total, thin=False, captured=[], probe=losses, communicator=alone)
-        with binding.scope(), step.current():
-            program.step_function(own)
-        return [loss for loss in losses if loss.shape.rank == 0 and loss.dtype.is_floating]
-
-    numbers = [tf.TensorSpec([], tf.int64)] * 2
-    specs = [
-        tf.TensorSpec([None, *leaf.shape[1:]] if leaf.shape.rank and leaf.shape[0] == given else leaf.shape, leaf.dtype)
-        for leaf in leaves
-    ]
-    with functions.inlined():
-        traced = tf.compat.v1.wrap_function(trace, [*numbers, *specs])
-    pruned = traced.prune(traced.inputs[: len(numbers) + len(specs)], traced.outputs)
-    operations = pruned.graph.get_operations()
-    is_random = any(word in operation.type for operation in operations for word in RANDOM)
-    # Of a loss that is made of gradients the ranks' parts are made of those of the whole batch.
-    is_second_order = any(OF_BATCH in operation.name for operation in operations)
-    normal = [layer for layer in layers(program.model) if isinstance(layer, keras.layers.BatchNormalization)]
-    is_normalized = not all(is_synchronized(layer, binding.options) for layer in normal)
-
-    def evaluate(leaves: list[tf.Tensor], *numbers: int) -> list[float]:
-        results = pruned(*(tf.constant(number, tf.int64) for number in numbers), *leaves)
-        return [float(result) for result in tf.nest.flatten(results)]
-
-    return evaluate, not (is_random or is_normalized or is_second_order or alone.asked)
-
-
-def judged(of_all: float, first: float, second: float, tolerance: float) -> str | None:
-    """What a loss is: "mean", "sum", "neither", or None if it may be both."""
-    scale = max(abs(of_all), abs(first), abs(second))
-    found = {"mean": (first + second) / 2, "sum": first + second}
-    fits = [kind for kind, value in found.items() if abs(of_all - value) <= tolerance * scale]
-    # A hinge is often 0 on a half, so that with random numbers its mean may come near to a sum.
-    is_unclear = tolerance == NEAR and min(abs(first), abs(second)) < 0.1 * scale
-    if not np.isfinite(scale) or scale == 0 or len(fits) > 1 or is_unclear:
-        return None
-    return fits[0] if fits else "neither"
 
 
 def described(program: Program, loss: Seen) -> str:

@@ -67,7 +67,7 @@ class Program:
             guard = metrics.undone_unless(data.has_rows, model, of_all_rows) if thin else contextlib.nullcontext()
             rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
             first_trace = int(isinstance(self.step_function, find(FUNCTION))) if self.is_first_trace else None
-            step = Step(binding, local, total, thin, rows=rows, first_trace=first_trace)
+            step = Step(binding, local, total, thin, rows=rows, first_trace=first_trace, method=self.method)
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
                 meter.count(model, total)

@@ -20,7 +20,7 @@ from keras_par.seam.feed.row_parts import counting_part, num_rows
 from keras_par.seam.feed.shards import take
 from keras_par.seam.step.batch_loss import Kind, own_kind
 from keras_par.seam.step.metrics import layers
-from keras_par.sharding.step import Step
+from keras_par.sharding.step import Probe, Step
 from keras_par.sharding.views import sharded
 
 FEW, MANY = 8, 32  # rows that the model is called with: to look at its layers, and at losses of the user's own
@@ -104,7 +104,7 @@ def call(program: Program, batch: Any, kinds: dict[int, Kind], most_rows: int) -
     if not count:
         return
     alone = LoneCommunicator()
-    step = Step(binding, count, count, thin=False, probe=[], communicator=alone, kinds_of_losses=kinds)
+    step = Step(binding, count, count, thin=False, probe=Probe(), communicator=alone, kinds_of_losses=kinds)
     with binding.scope(), step.current():
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(some_rows(batch, given, 0, count))
         outputs = model(x, training=False)

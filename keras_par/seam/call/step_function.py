@@ -84,7 +84,9 @@ def looked_at(program: Program, build):
 
 def weighted(program: Program, function):
     """Takes from the logs of a step of the user's own what they are weighted by."""
-    return function if program.is_stock else lambda iterator: without_rows(runs.current(), function(iterator))
+    if program.is_stock:
+        return function
+    return lambda iterator: without_rows(runs.current(), program.method, function(iterator))
 
 
 def compared(program: Program, function):

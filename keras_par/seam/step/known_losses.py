@@ -1,4 +1,4 @@
-"""Tells, while a step is traced, whether its losses are what Keras's own give, so that no look at numbers is needed."""
+"""Tells, while a step is traced, whether its scalars are what Keras's losses give, and need no look at numbers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,22 +13,25 @@ LINEAR = ("Identity", "Cast", "Add", "AddV2", "AddN", "Sub", "Mul", "Neg", "Real
 NUMBERS = ("Const", "ReadVariableOp")
 
 
-def require_known(step: Step, losses: Iterable[Any]) -> None:
-    """Ends the trace of a step whose losses must be known, if a scalar one is not what Keras's own losses gave.
+def require_known(step: Step, tensors: Iterable[Any]) -> None:
+    """Ends the trace of a step whose scalars must be known, if one is not what Keras's own losses gave.
 
     Raises:
-        LossUnknown: there is such a loss.
+        LossUnknown: there is such a scalar.
     """
     if step.first_trace is None:
         return
     given = {id(loss) for loss in step.handled if loss.shape.rank == 0}
-    floats = [each for each in losses if is_symbolic(each) and each.dtype.is_floating]
-    if not are_made_of([each for each in floats if not each.shape.rank], given):
+    rows = step.local if isinstance(step.local, int) and step.local > 1 else None
+    if not are_made_of([each for each in tensors if is_symbolic(each) and not each.shape.rank], given, rows):
         raise LossUnknown
 
 
-def are_made_of(tensors: list[tf.Tensor], given: set[int]) -> bool:
-    """True if tensors are sums of `given` scalars, by their ids, times and plus what no row has a part in."""
+def are_made_of(tensors: list[tf.Tensor], given: set[int], rows: int | None) -> bool:
+    """True if tensors are sums of `given` scalars, by their ids, times and plus what no row has a part in.
+
+    A factor or divisor of `rows` may be the number of rows, which has a part, and is not known from others like it.
+    """
     numbers, seen, rest = Numbers(), set(given), list(tensors)
     while rest:
         tensor = rest.pop()
@@ -40,6 +43,8 @@ def are_made_of(tensors: list[tf.Tensor], given: set[int]) -> bool:
             return False
         factors = inputs if kind == "Mul" else inputs[1:] if kind == "RealDiv" else None
         if factors is not None and not any(map(numbers.has, factors)):
+            return False
+        if factors is not None and rows is not None and any(is_constant(each, rows) for each in factors):
             return False
         rest += inputs
     return True
@@ -73,3 +78,8 @@ def is_pure(operation: tf.Operation) -> bool:
         return False
     given = operation.inputs[0]
     return operation.type != "Cast" or not given.dtype.is_integer or given.op.type == "ReadVariableOp"
+
+
+def is_constant(tensor: tf.Tensor, value: int) -> bool:
+    found = tf.get_static_value(tensor)
+    return found is not None and found.ndim == 0 and found == value

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -11,6 +11,9 @@ from keras import tree
 from keras.src.trainers.compile_utils import CompileMetrics, MetricsList
 
 from keras_par.comm.communicator import Communicator, ReduceOp
+from keras_par.plan.options import Reduction
+from keras_par.seam.step import number_kinds
+from keras_par.seam.step.number_kinds import at, is_number, places_in, put
 from keras_par.seam.table.keras_names import find
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import numbered
@@ -27,15 +30,15 @@ OF_WHOLE_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle
 def mean_update_state(original):
     """Weights an unweighted scalar by this rank's share of the rows.
 
-    Such a scalar, like the loss that a training step tracks, is a mean over the batch, or a sum where the step's
-    scalars are; the ranks' states then add up to what one process would have added for the global batch.
+    Such a scalar, like the loss that a training step tracks, is a mean over the batch or a sum; the ranks' states then
+    add up to what one process would have added for the global batch.
     """
 
     def replacement(self, values, sample_weight=None):
         step = steps.current()
         if step is not None and tf.convert_to_tensor(values).shape.rank == 0:
             values = tf.convert_to_tensor(values)
-            if step.adds_up and values.dtype.is_floating:
+            if number_kinds.of_update(step, self.name, values) == "sum" and values.dtype.is_floating:
                 values = step.times(values, step.inverse_share(values.dtype))
             if sample_weight is None:
                 sample_weight = step.share(self.dtype)
@@ -91,8 +94,35 @@ def is_compiled(metric: keras.metrics.Metric) -> bool:
     return isinstance(metric, CompileMetrics)
 
 
-def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: dict[str, Any], weight) -> Any:
-    """`logs` with results of metrics from `everywhere`; other numbers times `weight` are summed over ranks.
+class LogWeights(NamedTuple):
+    """What numbers in the newest logs of a step of the user's own count on this rank, so that the ranks' add up.
+
+    Args:
+        share: of the rows, for means.
+        has_rows: 1 if this rank has rows, else 0, for sums.
+        kinds: of numbers that were looked at, by `key_in_logs`.
+        otherwise: what others are.
+    """
+
+    share: float
+    has_rows: float
+    kinds: dict[tuple[str, ...], Reduction]
+    otherwise: Reduction
+
+    def of(self, place: tuple[str, ...]) -> float:
+        kind = self.kinds.get(number_kinds.key_in_logs(place), self.otherwise)
+        return self.share if kind == "mean" else self.has_rows
+
+
+def averaged(num_ranks: int) -> LogWeights:
+    """The weights of numbers that are averaged over ranks."""
+    return LogWeights(1 / num_ranks, 1.0, {}, "mean")
+
+
+def combined(
+    communicator: Communicator, logs, own: dict[str, Any], everywhere: dict[str, Any], weights: LogWeights
+) -> Any:
+    """`logs` with results of metrics from `everywhere`; other numbers times their weights are summed over ranks.
 
     A number that on all ranks equals the result of a metric, first of that of its name, is this result. Costs one
     all-reduce.
@@ -102,7 +132,7 @@ def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: 
         logs: of a step of the user's own; what is no dict stays as it is.
         own: results of metrics, by their names, of this rank's rows.
         everywhere: the same of all rows.
-        weight: of this rank's numbers; None for a mean over ranks.
+        weights: of this rank's numbers.
     """
     if not isinstance(logs, dict):
         return logs
@@ -116,8 +146,9 @@ def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: 
     results = [place for place in places_in(own) if is_number(at(own, place))]
     values = np.array([float(at(logs, place)) for place in numbers])
     differs = values[:, np.newaxis] != np.array([float(at(own, place)) for place in results])
-    weight = tf.constant(1.0 / communicator.size, tf.float64) if weight is None else weight
-    weighted = tf.math.multiply_no_nan(tf.constant(values, tf.float64), weight)
+    weighted = tf.math.multiply_no_nan(
+        tf.constant(values, tf.float64), np.array([weights.of(each) for each in numbers])
+    )
     flags = tf.constant(np.append(differs, 0.0), tf.float64)  # never none
     totals, counts = communicator.all_reduce([weighted, flags], "kp.metrics.logs")
     ranks_that_differ = counts.numpy()[:-1].reshape(differs.shape)
@@ -126,23 +157,6 @@ def combined(communicator: Communicator, logs, own: dict[str, Any], everywhere: 
         found = place if place in same else next(iter(same), None)
         put(result, place, total if found is None else at(everywhere, found))
     return result
-
-
-def places_in(logs: dict) -> Iterator[tuple[str, ...]]:
-    """The keys that lead to each value that is no dict."""
-    for key, value in logs.items():
-        yield from ((key, *rest) for rest in places_in(value)) if isinstance(value, dict) else ((key,),)
-
-
-def put(logs: dict, place: tuple[str, ...], value: Any) -> None:
-    at(logs, place[:-1])[place[-1]] = value
-
-
-def at(logs: Any, place: tuple[str, ...]) -> Any:
-    """The value at a place, None if there is none."""
-    for key in place:
-        logs = logs.get(key) if isinstance(logs, dict) else None
-    return logs
 
 
 def value_now(result):
@@ -172,14 +186,6 @@ def operation_of(metric: keras.metrics.Metric, variable: keras.Variable) -> str:
             f"{', '.join(map(repr, (*OPERATIONS, FIRST, LOCAL)))}."
         )
     return said
-
-
-def is_number(value: Any) -> bool:
-    """True for a scalar, of Python's, NumPy's, TensorFlow's or Keras's."""
-    if not hasattr(value, "dtype"):
-        return isinstance(value, (int, float))
-    dtype = tf.as_dtype(value.dtype)
-    return np.ndim(value) == 0 and (dtype.is_floating or dtype.is_integer or dtype.is_bool)
 
 
 def layer_state(model: keras.Model, but: Collection[keras.layers.Layer] = ()) -> list[keras.Variable]:

@@ -183,6 +183,7 @@ class LoneBinding:
     def __init__(self, binding: Binding):
         self._binding = binding
         self.options, self.kinds_of_losses = binding.options, binding.kinds_of_losses
+        self.kinds_of_numbers = binding.kinds_of_numbers
 
     @property
     def custom_loss(self):

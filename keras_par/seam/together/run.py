@@ -65,7 +65,7 @@ class Run:
         self.logs_each_step = logs_each_step
         self.files = files or {}
         self.heard: list[dict[str, str | None]] = []
-        self.weight: tf.Tensor | None = None  # this rank's, in the newest logs of a step of the user's own
+        self.weights: metrics.LogWeights | None = None  # in the newest logs of a step of the user's own
         self._started = False
         self._complaints: dict[str, str] = {}  # of its inputs, with what to do
 
@@ -159,7 +159,7 @@ class Run:
     def global_logs(self, logs, keeps_own: bool = False):
         """The logs of all ranks' rows, which the metrics hold from now on, until the next step.
 
-        Logs that are no results of metrics, as a training step of the user's own may return, are combined by `weight`.
+        Logs that are no results of metrics, as a training step of the user's own may return, are combined by `weights`.
         Costs one all-reduce for each dtype of the metrics' state, and one for numbers that are no results.
 
         Args:
@@ -168,7 +168,7 @@ class Run:
         model, communicator, states = self.model, self.binding.data, self.binding.metric_states
         before = states.join(communicator, model)
         copies.share(self.binding.mesh, [variable for variable, _ in before])
-        result = metrics.metrics_to_logs(model, logs) if self.weight is None else logs
+        result = metrics.metrics_to_logs(model, logs) if self.weights is None else logs
         if result is not logs:
             result = keras.tree.map_structure(metrics.value_now, result)
         else:
@@ -176,12 +176,17 @@ class Run:
             with kept([variable for variable, _ in before]):
                 assign(before)
                 own = metrics.results_by_name(model)
-            share = communicator.size / self.communicator.size  # of one of the ranks with the same rows
-            weight = None if self.weight is None else self.weight * share
-            result = metrics.combined(self.communicator, logs, own, everywhere, weight)
+            result = metrics.combined(self.communicator, logs, own, everywhere, self._weights_of_ranks())
         if keeps_own and before:
             states.put_back(before)
         return result
+
+    def _weights_of_ranks(self) -> metrics.LogWeights:
+        """What numbers in the newest logs count on this rank, where others may have the same rows."""
+        if self.weights is None:
+            return metrics.averaged(self.communicator.size)
+        share = self.binding.data.size / self.communicator.size
+        return self.weights._replace(share=self.weights.share * share, has_rows=self.weights.has_rows * share)
 
     def everywhere(self, logs):
         """The logs of all ranks' rows of those that a callback is given. Costs what `global_logs` does, or nothing."""

@@ -113,7 +113,7 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
     if step is None or _is_jacobian.get() or not places or is_for_apply(step, targets):
         return take()
     if step.probe is not None:
-        step.probe += [each for each in targets if isinstance(each, tf.Tensor)]
+        step.probe.losses += [each for each in targets if isinstance(each, tf.Tensor)]
         return tf.nest.map_structure(named_as_gradient, take())
     require_known(step, targets)
     result = tf.nest.flatten(take(weigh(step, targets, output_gradients)))
