@@ -123,9 +123,9 @@ def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Reduction]]:
             numbers[number.key] = number.kind
     if odd and not any(loss.kind == "neither" for loss in losses):
         warnings.warn(
-            f"keras-par: what {program.method} of '{model.name}' keeps or returns as {', '.join(sorted(odd))} is neither "
-            "a mean nor a sum over rows, so that the numbers of ranks, which see their own rows, are averaged: keep sums "
-            "over rows in a metric, and let its result() make of them what it shows.",
+            f"keras-par: what {program.method} of '{model.name}' keeps or returns as {', '.join(sorted(odd))} is "
+            "neither a mean nor a sum over rows, so that the numbers of ranks, which see their own rows, are averaged: "
+            "keep sums over rows in a metric, and let its result() make of them what it shows.",
             stacklevel=2,
         )
     return is_sum, numbers
