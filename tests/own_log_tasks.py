@@ -12,6 +12,8 @@ from keras import layers
 
 from tests.tasks import seed, strategy_scope
 
+STEPS = 3  # of an epoch
+
 
 class OwnLogs(keras.Model):
     """Steps as tutorials have them; of the numbers that they return Keras knows names at most.
@@ -92,7 +94,7 @@ def fit(kind: str, tracked: tuple[str, ...], compiled: str | None, distributed: 
 
 
 def printed(kind: str, tracked: tuple[str, ...], is_read: bool) -> tuple[list[float], list[tuple[int, float]]]:
-    """The losses that LossMonitor prints, and with their steps those that ProgressBar shows, on rank 0.
+    """The losses that LossMonitor prints, and with their steps, from 0, those that ProgressBar shows, on rank 0.
 
     Args:
         kind: of loss.
@@ -103,10 +105,18 @@ def printed(kind: str, tracked: tuple[str, ...], is_read: bool) -> tuple[list[fl
     from keras_par.callbacks.progress_view import View
 
     shown: list[tuple[int, float]] = []
-    callbacks = [kp.callbacks.LossMonitor(), kp.callbacks.ProgressBar(), *([Noting()] if is_read else [])]
+    noting = Noting()
+
+    def show(view, step, logs, span):
+        shown.append(
+            (len([when for when, _ in noting.seen if when == "epoch"]) * STEPS + step - 1, float(logs["loss"]))
+        )
+
+    counting = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: noting.note("epoch", logs))
+    callbacks = [kp.callbacks.LossMonitor(), kp.callbacks.ProgressBar(), noting if is_read else counting]
     with (
         contextlib.redirect_stdout(io.StringIO()) as output,
-        mock.patch.object(View, "show", lambda self, step, logs, span: shown.append((step, float(logs["loss"])))),
+        mock.patch.object(View, "show", show),
     ):
         fit(kind, tracked, None, True, callbacks)
     lines = [line for line in output.getvalue().splitlines() if line.startswith("epoch: ")]
