@@ -225,3 +225,98 @@ def train_mixed(kind: str, is_function: bool, evaluates_first: bool, distributed
         noting.note("evaluate", model.evaluate(x, y, batch_size=9, verbose=0, return_dict=True))
         noting.note("train_on_batch", model.train_on_batch(x[12:21], y[12:21], return_dict=True))
     return {"seen": noting.seen, "weights": model.get_weights()}
+
+
+class Habits(keras.Model):
+    """A step with what steps do besides: numbers of other types, branches, functions, changes, Python's own state.
+
+    Args:
+        habit: the name of the method that makes logs.
+        kind: of the loss, "sum" or "keras".
+    """
+
+    def __init__(self, habit: str, kind: str, **made):
+        super().__init__(**made)
+        self.habit, self.kind = habit, kind
+        self.kept, self.other = keras.metrics.Mean(), keras.metrics.Mean()
+        self.changed = tf.Variable(3.0, trainable=False)
+        self.calls, self.seen = 0, []
+        self.called = []
+
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            outputs = self(x, training=True)
+            loss = tf.reduce_sum(tf.square(outputs - y)) if self.kind == "sum" else self.compute_loss(x, y, outputs)
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return {"loss": loss, **getattr(self, self.habit)(x, y, loss)}
+
+    def test_step(self, batch):
+        return getattr(self, self.habit)(*batch, tf.reduce_sum(tf.square(batch[0])))
+
+    def a_variable(self, x, y, loss):
+        return {"number": self.changed}
+
+    def a_branch(self, x, y, loss):
+        tf.cond(loss > 0.0, lambda: self.kept.update_state(tf.reduce_mean(x)), lambda: self.kept.update_state(0.0))
+        return {"number": self.kept.result()}
+
+    def an_integer(self, x, y, loss):
+        self.kept.update_state(tf.math.count_nonzero(x[:, 0] > 0.0))
+        return {"number": self.kept.result()}
+
+    def rows(self, x, y, loss):
+        self.kept.update_state(tf.shape(x)[0])
+        return {"number": self.kept.result(), "rows": tf.shape(x)[0]}
+
+    @tf.function
+    def function(self, x):
+        self.kept.update_state(tf.reduce_mean(x))
+
+    def without_names(self, x, y, loss):
+        self.function(x)
+        self.function(x + 1.0)
+        self.other.update_state(tf.reduce_sum(tf.abs(x)))
+        return {"number": self.kept.result(), "other": self.other.result()}
+
+    def a_change(self, x, y, loss):
+        with tf.control_dependencies([self.changed.assign_add(1.0)]):
+            return {"number": tf.reduce_mean(x)}
+
+    def python(self, x, y, loss):
+        def note(value):
+            self.called.append(1)
+            return value
+
+        return {"number": tf.numpy_function(note, [tf.reduce_mean(x)], tf.float32)}
+
+    def attributes(self, x, y, loss):
+        self.calls += 1
+        self.seen.append(x)
+        return {"number": tf.reduce_mean(x), "calls": float(self.calls)}
+
+    def sixteen_bits(self, x, y, loss):
+        small = tf.cast(x, tf.bfloat16)
+        return {f"b{k}": tf.cast(tf.reduce_mean(tf.abs(small * k)), tf.float32) for k in range(1, 6)}
+
+
+def with_habit(habit: str, kind: str, is_eager: bool, distributed: bool) -> dict:
+    """Logs, weights and what else a training and a test have left, and what was said of numbers."""
+    seed(distributed)
+    x = np.random.default_rng(3).normal(size=(24, 4)).astype("float32")
+    noting = Noting()
+    with strategy_scope(distributed), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        inputs = layers.Input((4,))
+        model = Habits(habit, kind, inputs=inputs, outputs=layers.Dense(2)(inputs))
+        model.compile(keras.optimizers.SGD(1e-3), loss="mse", run_eagerly=is_eager)
+        model.fit(x, x[:, :2], batch_size=8, shuffle=False, epochs=2, verbose=0, callbacks=[noting])
+        noting.note("evaluate", model.evaluate(x, x[:, :2], batch_size=8, verbose=0, return_dict=True))
+    return {
+        "seen": noting.seen,
+        "weights": model.get_weights(),
+        "left": [model.calls if is_eager else 0, len(model.seen) if is_eager else 0, float(model.changed.numpy())],
+        "called": len(model.called),
+        "said": [text for each in said if "neither a mean nor a sum" in (text := str(each.message))],
+    }

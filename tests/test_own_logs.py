@@ -51,3 +51,31 @@ def test_a_number_that_is_neither_a_mean_nor_a_sum_is_told(is_test, ranks):
     first, second = ranks(2).run(tasks.said_of_roots, is_test=is_test)
     assert second == [] and len(first) == 1
     assert "keeps or returns as 'root' is neither a mean nor a sum over rows" in first[0]
+
+
+HABITS = (
+    *("a_variable", "a_branch", "an_integer", "rows", "without_names", "a_change", "python", "attributes"),
+    "sixteen_bits",
+)
+
+
+@pytest.mark.parametrize("kind", ["sum", "keras"])
+@pytest.mark.parametrize(
+    ("habit", "is_eager"),
+    [
+        *((habit, False) for habit in HABITS),
+        # Keras's own eager steps take no variables of TensorFlow's in logs.
+        *(pytest.param(habit, True, marks=pytest.mark.long) for habit in HABITS if habit != "a_variable"),
+    ],
+)
+def test_what_steps_do_besides_is_one_processs(habit, kind, is_eager, ranks, plain):
+    how = {"habit": habit, "kind": kind, "is_eager": is_eager}
+    [theirs] = plain.run(tasks.with_habit, distributed=False, **how)
+    results = ranks(2).run(tasks.with_habit, distributed=True, **how)
+    assert len(results) == 2
+    close = 1e-2 if habit == "sixteen_bits" else 1e-6
+    for ours in results:
+        assert relative_distance(ours["weights"], theirs["weights"]) < 1e-6
+        assert ours["left"] == theirs["left"] and ours["called"] == theirs["called"] and ours["said"] == []
+        for (when, own), (_, wanted) in zip(ours["seen"], theirs["seen"], strict=True):
+            assert own == pytest.approx(wanted, rel=close), when

@@ -17,12 +17,12 @@ class LossUnknown(BaseException):
 class Probe:
     """Scalars of a step that is only looked at: losses of which it takes gradients, and numbers that it only shows.
 
-    Numbers have a key, the same in each trace of the step and on all ranks.
+    Numbers have keys, of which one may have several.
     """
 
     def __init__(self):
         self.losses: list[tf.Tensor] = []
-        self.numbers: dict[tuple[str, ...], Any] = {}
+        self.numbers: list[tuple[tuple[str, ...], Any]] = []
 
 
 class Step:
@@ -43,6 +43,7 @@ class Step:
         communicator: the ranks that have other rows, if not those of the binding.
         kinds_of_losses: where it is noted what losses give, while a probe tries them; by their `id`s.
         method: the name of the model's method that it is.
+        keys_of_metrics: under which what metrics are updated by is known, by the metrics' ids.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Step:
         kinds_of_losses: dict | None = None,
         first_trace: int | None = None,
         method: str = "",
+        keys_of_metrics: dict[int, tuple[str, ...]] | None = None,
     ):
         self.binding = binding
         self.communicator: Communicator = communicator or binding.data
@@ -70,7 +72,7 @@ class Step:
         self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
         self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
         self.first_trace, self.method = first_trace, method
-        self.num_updates: dict[str, int] = {}  # of metrics by scalars, by the metrics' names
+        self.keys_of_metrics = keys_of_metrics or {}
         self.handled: list[tf.Tensor] = []  # what Keras's own losses gave: those of the batch's rows as they are
         self.applying = False  # inside an optimizer's apply
         self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already

@@ -29,15 +29,20 @@ def with_rows(step: Step, logs):
     return {**logs, ROWS: tf.stack([step.share(tf.float64), tf.cast(step.local > 0, tf.float64)])}
 
 
-def without_rows(run: runs.Run | None, method: str, logs):
-    """The logs as the step returned them; `run` notes what this rank's numbers in them count."""
+def without_rows(run: runs.Run | None, kind_of, logs):
+    """The logs as the step returned them; `run` notes what this rank's numbers in them count.
+
+    Args:
+        run: the call under way.
+        kind_of: as in `LogWeights`.
+        logs: those of `with_rows`.
+    """
     if not isinstance(logs, dict) or ROWS not in logs:
         return logs
     logs = dict(logs)
-    share, has_rows = logs.pop(ROWS).numpy().tolist()
+    weights = LogWeights(logs.pop(ROWS), kind_of)
     if run is not None:
-        kinds = run.binding.kinds_of_numbers.get(method, {})
-        run.weights = LogWeights(share, has_rows, kinds, run.binding.custom_loss)
+        run.weights = weights
     return logs
 
 

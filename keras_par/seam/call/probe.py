@@ -4,22 +4,22 @@ A mean over rows counts with a rank's share of them, a sum adds up, and nobody s
 step shows, is. So rank 0 cuts its rows of a batch in two, and compares the scalars of both halves with those of all.
 """
 
-import random
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_par.plan.options import Reduction
 from keras_par.seam.call.first_batch import made_up, peek
 from keras_par.seam.call.halves import Seen, scalars_of
 from keras_par.seam.call.program import Program, Split
+from keras_par.seam.call.python_state import PythonState
 from keras_par.seam.call.row_probe import kinds_of, may_mix_rows, unknown_losses
 from keras_par.seam.step.metrics import layers
-from keras_par.seam.step.number_kinds import Key
+from keras_par.seam.step.number_kinds import Key, keys_of_metrics, leaves
+from keras_par.seam.together.metric_probe import own_metrics
 from keras_par.sharding.views import sharded
 
 
@@ -39,8 +39,9 @@ def look(program: Program, iterator) -> Iterator:
         return iterator
     is_first = not binding.probed
     binding.probed.add(program.method)
-    tries, sums = is_first and (may_mix_rows(model) or bool(unknown_losses(model))), may_sum_up(program)
+    tries = is_first and (may_mix_rows(model) or bool(unknown_losses(model)))
     is_traced = not model.run_eagerly and not tf.config.functions_run_eagerly()
+    sums = may_sum_up(program) and (is_traced or program.method == "train_step")  # others may keep what they compute
     is_mean = binding.custom_loss == "mean"  # where sums are known to be taken, constants still are none
     program.is_first_trace = sums and is_traced and is_mean and isinstance(iterator, tf.data.Iterator)
     return looked_at(program, iterator, tries, sums and not program.is_first_trace)
@@ -70,8 +71,8 @@ def looked_at(program: Program, iterator, tries: bool, sums: bool) -> Iterator:
             batch, iterator = peek(iterator, model.steps_per_execution)
         else:
             batch = made_up(iterator.element_spec) if tries else None
-        is_sum, numbers = found_in(program, batch) if sums else (False, {})
-        found = [kinds_of(program, batch) if tries else [], is_sum, list(numbers.items())]
+        is_sum, numbers = found_in(program, batch) if sums else (False, None)
+        found = [kinds_of(program, batch) if tries else [], is_sum, None if numbers is None else list(numbers.items())]
     unknown = unknown_losses(model) if tries else []
     if sums or unknown:  # rank 0 alone warns of layers
         kinds, is_sum, pairs = binding.communicator.all_gather_object(found, "kp.losses")[0]
@@ -80,20 +81,25 @@ def looked_at(program: Program, iterator, tries: bool, sums: bool) -> Iterator:
             binding.probed.discard("test_step")
             model.test_function = None
         binding.sums_losses |= is_sum
-        binding.kinds_of_numbers[program.method] = {tuple(key): kind for key, kind in pairs}
+        if pairs is not None:
+            binding.numbers.note(program.method, {tuple(key): kind for key, kind in pairs})
     return iterator
 
 
-def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Reduction]]:
+def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Reduction] | None]:
     """If the losses of a training step are sums over rows, and what the numbers are that a step keeps or returns.
+
+    None for numbers that could not be looked at.
 
     Warns:
         if losses are not what they are taken for, or a number is neither a mean nor a sum.
     """
     model, binding = program.model, program.binding
-    states = random.getstate(), np.random.get_state()
+    before = PythonState(model)
     try:
         seen = scalars_of(program, batch)
+        if seen is None:
+            return False, None
         losses = [each for each in seen if each.key is None]
         is_sum = program.method == "train_step" and are_sums(program, losses)
         if is_sum and not binding.sums_losses:
@@ -108,27 +114,36 @@ def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Reduction]]:
             str(error).partition("\n")[0],
             binding.custom_loss,
         )
-        return False, {}
+        return False, None
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-    numbers: dict[Key, Reduction] = {}
-    odd: set[str] = set()
+        before.put_back()
+    kinds: dict[Key, set] = {}
     for number in seen:
-        if number.key is None or number.kind is None:
-            continue
-        if number.kind == "neither":
-            odd.add(repr(" ".join(number.key[1:2])))
-        else:
-            numbers[number.key] = number.kind
-    if odd and not any(loss.kind == "neither" for loss in losses):
+        if number.key is not None and number.kind is not None:
+            kinds.setdefault(number.key, set()).add(number.kind)
+    if not any(loss.kind == "neither" for loss in losses):
+        warn_of_odd(program, [key for key, found in kinds.items() if len(found) > 1 or "neither" in found])
+    return is_sum, {key: found.pop() for key, found in kinds.items() if found in ({"mean"}, {"sum"})}
+
+
+def warn_of_odd(program: Program, keys: list[Key]) -> None:
+    """Warns of numbers that are neither means nor sums; the probe of metrics tells of those that are not Keras's."""
+    own = set(map(id, own_metrics(program.model)))
+    known = keys_of_metrics(program.model)
+    metrics = {known[id(metric)]: metric for metric in leaves(program.model.metrics)}
+    told = {
+        repr(metrics[key].name if key in metrics else " ".join(key[1:]))
+        for key in keys
+        if id(metrics.get(key)) not in own
+    }
+    if told:
         warnings.warn(
-            f"keras-par: what {program.method} of '{model.name}' keeps or returns as {', '.join(sorted(odd))} is "
-            "neither a mean nor a sum over rows, so that the numbers of ranks, which see their own rows, are averaged: "
-            "keep sums over rows in a metric, and let its result() make of them what it shows.",
+            f"keras-par: what {program.method} of '{program.model.name}' keeps or returns as "
+            f"{', '.join(sorted(told))} is neither a mean nor a sum over rows, so that the numbers of ranks, which see "
+            "their own rows, are averaged: keep sums over rows in a metric, and let its result() make of them what it "
+            "shows.",
             stacklevel=2,
         )
-    return is_sum, numbers
 
 
 def are_sums(program: Program, losses: list[Seen]) -> bool:
@@ -159,7 +174,7 @@ def seen_as_sums(program: Program, batch: Any) -> list[Seen]:
     binding = program.binding
     binding.sums_losses = True
     try:
-        seen = scalars_of(program, batch)
+        seen = scalars_of(program, batch) or []
     finally:
         binding.sums_losses = False
     odd = [each for each in seen if each.key is None and each.kind not in (None, "sum")]

@@ -19,6 +19,7 @@ from keras_par.seam.rows import row_slices
 from keras_par.seam.rows.batch_rows import batch_rows, compiled_rows
 from keras_par.seam.step import metrics
 from keras_par.seam.step.normalization import synchronized_layers
+from keras_par.seam.step.number_kinds import keys_of_metrics
 from keras_par.seam.table.keras_names import find
 from keras_par.seam.table.replacements import TRAINER
 from keras_par.sharding.names import numbered
@@ -67,7 +68,17 @@ class Program:
             guard = metrics.undone_unless(data.has_rows, model, of_all_rows) if thin else contextlib.nullcontext()
             rows = batch_rows(communicator, data, total, numbered, binding.mesh is None)
             first_trace = int(isinstance(self.step_function, find(FUNCTION))) if self.is_first_trace else None
-            step = Step(binding, local, total, thin, rows=rows, first_trace=first_trace, method=self.method)
+            keys = None if self.is_stock else keys_of_metrics(model)
+            step = Step(
+                binding,
+                local,
+                total,
+                thin,
+                rows=rows,
+                first_trace=first_trace,
+                method=self.method,
+                keys_of_metrics=keys,
+            )
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
                 meter.count(model, total)

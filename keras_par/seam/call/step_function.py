@@ -1,10 +1,8 @@
 """Makes the function that Keras calls for each training or test step: a program, and around it what runs each time."""
 
 import contextlib
-import random
 
 import keras
-import numpy as np
 
 from keras_par.job.watched import marked
 from keras_par.seam.call import autotune, functions, probe
@@ -12,7 +10,9 @@ from keras_par.seam.call.beats import beating
 from keras_par.seam.call.direct_call import direct
 from keras_par.seam.call.own_step import without_rows
 from keras_par.seam.call.program import Program, program_of
+from keras_par.seam.call.python_state import PythonState
 from keras_par.seam.models import binding as bindings
+from keras_par.seam.step.number_kinds import key_in_logs
 from keras_par.seam.together import run as runs
 from keras_par.sharding.step import LossUnknown
 
@@ -64,13 +64,12 @@ def looked_at(program: Program, build):
         iterator = probe.look(program, iterator)
         if not program.is_first_trace:
             return function(iterator)
-        states = random.getstate(), np.random.get_state()
+        before = PythonState(program.model)
         try:
             return function(iterator)
         except LossUnknown as end:
             functions.begin_anew(end)
-            random.setstate(states[0])
-            np.random.set_state(states[1])
+            before.put_back()
             function = build()
         except BaseException:
             program.binding.probed.discard(program.method)  # nobody has looked yet, where a repaired step is run again
@@ -86,7 +85,11 @@ def weighted(program: Program, function):
     """Takes from the logs of a step of the user's own what they are weighted by."""
     if program.is_stock:
         return function
-    return lambda iterator: without_rows(runs.current(), program.method, function(iterator))
+
+    def kind_of(place):
+        return program.binding.numbers.kind(program.method, key_in_logs(place), program.binding.custom_loss)
+
+    return lambda iterator: without_rows(runs.current(), kind_of, function(iterator))
 
 
 def compared(program: Program, function):

@@ -18,7 +18,7 @@ from keras_par.plan.options import Options, Reduction
 from keras_par.seam.models.recomputed import recompute
 from keras_par.seam.rows.row_slices import summed
 from keras_par.seam.step.metric_states import MetricStates
-from keras_par.seam.step.number_kinds import Key
+from keras_par.seam.step.number_kinds import NumberKinds
 from keras_par.seam.variables.layouts import layout_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
 from keras_par.sharding.copies import of_first
@@ -52,7 +52,7 @@ class Binding:
         self.probed: set[str] = set()  # methods whose first batch was looked at
         self.kinds_of_losses: dict[int, Any] = {}  # by the `id`s of losses that are not Keras's, the same on all ranks
         self.sums_losses = False  # losses of the user's own were found to be sums over rows
-        self.kinds_of_numbers: dict[str, dict[Key, Reduction]] = {}  # found in own steps, by their methods' names
+        self.numbers = NumberKinds()  # of own steps
         self.said: set[str] = set()  # sentences about its steps that were logged
         self.announced = False  # how it trains was said
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name

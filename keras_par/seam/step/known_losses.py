@@ -11,6 +11,7 @@ from keras_par.sharding.step import LossUnknown, Step
 # Through which a loss stays what it is, if the other inputs are numbers that no row has a part in.
 LINEAR = ("Identity", "Cast", "Add", "AddV2", "AddN", "Sub", "Mul", "Neg", "RealDiv", "Sum", "Pack", "Reshape")
 NUMBERS = ("Const", "ReadVariableOp")
+FEW = 16  # elements of a constant that may have a number of rows in it, as a shape
 
 
 def require_known(step: Step, tensors: Iterable[Any]) -> None:
@@ -28,11 +29,8 @@ def require_known(step: Step, tensors: Iterable[Any]) -> None:
 
 
 def are_made_of(tensors: list[tf.Tensor], given: set[int], rows: int | None) -> bool:
-    """True if tensors are sums of `given` scalars, by their ids, times and plus what no row has a part in.
-
-    A factor or divisor of `rows` may be the number of rows, which has a part, and is not known from others like it.
-    """
-    numbers, seen, rest = Numbers(), set(given), list(tensors)
+    """True if tensors are sums of `given` scalars, by their ids, times and plus what no row has a part in."""
+    numbers, seen, rest = Numbers(rows), set(given), list(tensors)
     while rest:
         tensor = rest.pop()
         if id(tensor) in seen or numbers.has(tensor):
@@ -44,16 +42,19 @@ def are_made_of(tensors: list[tf.Tensor], given: set[int], rows: int | None) -> 
         factors = inputs if kind == "Mul" else inputs[1:] if kind == "RealDiv" else None
         if factors is not None and not any(map(numbers.has, factors)):
             return False
-        if factors is not None and rows is not None and any(is_constant(each, rows) for each in factors):
-            return False
         rest += inputs
     return True
 
 
 class Numbers:
-    """Knows tensors that no row has a part in: they are made of constants and variables."""
+    """Knows tensors that no row has a part in: they are made of constants and variables.
 
-    def __init__(self):
+    Args:
+        rows: what may be the number of rows where it is a constant; None if the batch's are not known while tracing.
+    """
+
+    def __init__(self, rows: int | None):
+        self._rows = rows
         self._known: dict[tf.Operation, bool] = {}
 
     def has(self, tensor: tf.Tensor) -> bool:
@@ -61,25 +62,23 @@ class Numbers:
         stack = [tensor.op]
         while stack:
             operation = stack[-1]
-            is_leaf = operation.type in NUMBERS or not is_pure(operation)
-            inputs = [] if is_leaf else [each.op for each in operation.inputs]
+            is_pure = operation.type not in NUMBERS and not operation.op_def.is_stateful
+            inputs = [each.op for each in operation.inputs] if is_pure else []
             found = [self._known.get(each) for each in inputs]
             if None in found and False not in found:
                 stack.append(inputs[found.index(None)])
                 continue
-            self._known[operation] = False not in found if inputs else operation.type in NUMBERS
+            self._known[operation] = False not in found if inputs else self._is_number(operation)
             stack.pop()
         return self._known[tensor.op]
 
-
-def is_pure(operation: tf.Operation) -> bool:
-    """True for a function of its inputs; not for an integer that is made a float, as a static number of rows is."""
-    if not operation.inputs or operation.op_def.is_stateful:
-        return False
-    given = operation.inputs[0]
-    return operation.type != "Cast" or not given.dtype.is_integer or given.op.type == "ReadVariableOp"
-
-
-def is_constant(tensor: tf.Tensor, value: int) -> bool:
-    found = tf.get_static_value(tensor)
-    return found is not None and found.ndim == 0 and found == value
+    def _is_number(self, operation: tf.Operation) -> bool:
+        """True for a variable, and for a constant that is not one or several times the number of rows."""
+        if operation.type != "Const" or self._rows is None:
+            return operation.type in NUMBERS
+        tensor = operation.outputs[0]
+        if not (tensor.dtype.is_integer or tensor.dtype.is_floating) or tensor.shape.num_elements() > FEW:
+            return True
+        value = tf.get_static_value(tensor)
+        may_count = (value % self._rows == 0) & (value != 0) if tensor.dtype.is_integer else value == self._rows
+        return not may_count.any()

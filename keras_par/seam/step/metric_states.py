@@ -8,7 +8,8 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.seam.step.metrics import FIRST, LOCAL, OPERATIONS, leaves, operation_of
+from keras_par.seam.step.metrics import FIRST, LOCAL, OPERATIONS, operation_of
+from keras_par.seam.step.number_kinds import leaves
 
 Values = list[tuple[keras.Variable, tf.Tensor]]
 

@@ -1,14 +1,14 @@
 """Metrics of the whole job: the states are reduced over ranks, not the results, so that every metric is exact."""
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import tree
-from keras.src.trainers.compile_utils import CompileMetrics, MetricsList
+from keras.src.trainers.compile_utils import CompileMetrics
 
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.plan.options import Reduction
@@ -38,7 +38,8 @@ def mean_update_state(original):
         step = steps.current()
         if step is not None and tf.convert_to_tensor(values).shape.rank == 0:
             values = tf.convert_to_tensor(values)
-            if number_kinds.of_update(step, self.name, values) == "sum" and values.dtype.is_floating:
+            if number_kinds.of_update(step, self, values) == "sum":
+                values = tf.cast(values, self.dtype)
                 values = step.times(values, step.inverse_share(values.dtype))
             if sample_weight is None:
                 sample_weight = step.share(self.dtype)
@@ -84,9 +85,17 @@ def works_along_rows(metric: keras.metrics.Metric, y_pred) -> bool:
 
 
 def results_by_name(model: keras.Model) -> dict[str, Any]:
-    """What the guide returns as logs: each metric's result, a dict for those that `compile` was given."""
-    found = {metric.name: metric.result() for metric in model.metrics if not is_compiled(metric) or metric.built}
-    return tree.map_structure(value_now, found)
+    """What the guide returns as logs: each metric's result, a dict for those that `compile` was given.
+
+    Of metrics with one name the first has it; others have their place, too.
+    """
+    found: dict[Any, Any] = {}
+    for place, metric in enumerate(model.metrics):
+        if not is_compiled(metric) or metric.built:
+            found[(metric.name, place) if metric.name in found else metric.name] = tree.map_structure(
+                value_now, metric.result()
+            )
+    return found
 
 
 def is_compiled(metric: keras.metrics.Metric) -> bool:
@@ -98,25 +107,24 @@ class LogWeights(NamedTuple):
     """What numbers in the newest logs of a step of the user's own count on this rank, so that the ranks' add up.
 
     Args:
-        share: of the rows, for means.
-        has_rows: 1 if this rank has rows, else 0, for sums.
-        kinds: of numbers that were looked at, by `key_in_logs`.
-        otherwise: what others are.
+        of_kinds: this rank's share of the rows, for means, and 1 if it has rows, else 0, for sums.
+        kind_of: what the number at a place in the logs is.
+        times: what all are multiplied by, where several ranks have the same rows.
     """
 
-    share: float
-    has_rows: float
-    kinds: dict[tuple[str, ...], Reduction]
-    otherwise: Reduction
+    of_kinds: tf.Tensor
+    kind_of: Callable[[tuple[str, ...]], Reduction]
+    times: float = 1.0
 
-    def of(self, place: tuple[str, ...]) -> float:
-        kind = self.kinds.get(number_kinds.key_in_logs(place), self.otherwise)
-        return self.share if kind == "mean" else self.has_rows
+    def of(self, places: list[tuple[str, ...]]) -> np.ndarray:
+        """The weights of the numbers at these places."""
+        share, has_rows = np.array(self.of_kinds).tolist()
+        return self.times * np.array([share if self.kind_of(place) == "mean" else has_rows for place in places])
 
 
 def averaged(num_ranks: int) -> LogWeights:
     """The weights of numbers that are averaged over ranks."""
-    return LogWeights(1 / num_ranks, 1.0, {}, "mean")
+    return LogWeights(tf.constant([1 / num_ranks, 1.0], tf.float64), lambda place: "mean")
 
 
 def combined(
@@ -146,9 +154,7 @@ def combined(
     results = [place for place in places_in(own) if is_number(at(own, place))]
     values = np.array([float(at(logs, place)) for place in numbers])
     differs = values[:, np.newaxis] != np.array([float(at(own, place)) for place in results])
-    weighted = tf.math.multiply_no_nan(
-        tf.constant(values, tf.float64), np.array([weights.of(each) for each in numbers])
-    )
+    weighted = tf.math.multiply_no_nan(tf.constant(values, tf.float64), weights.of(numbers))
     flags = tf.constant(np.append(differs, 0.0), tf.float64)  # never none
     totals, counts = communicator.all_reduce([weighted, flags], "kp.metrics.logs")
     ranks_that_differ = counts.numpy()[:-1].reshape(differs.shape)
@@ -162,13 +168,6 @@ def combined(
 def value_now(result):
     """A result that is a variable, as a tensor that stays what it is."""
     return tf.identity(result.value) if isinstance(result, keras.Variable) else result
-
-
-def leaves(given: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
-    """Single metrics, where some are Keras's collections of them."""
-    for metric in given:
-        members = metric.metrics if isinstance(metric, (CompileMetrics, MetricsList)) else ()
-        yield from leaves(members) if members else (metric,)
 
 
 def operation_of(metric: keras.metrics.Metric, variable: keras.Variable) -> str:

@@ -1,26 +1,22 @@
 """Tells of numbers that a step of the user's own keeps or returns whether the ranks' are averaged or added up."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
+import keras
 import tensorflow as tf
+from keras.src.trainers.compile_utils import CompileMetrics, MetricsList
 
 from keras_par.plan.options import Reduction
 from keras_par.seam.rows.row_dims import ALIKE, RowDims, Rows
 from keras_par.seam.step.known_losses import LINEAR, require_known
 from keras_par.sharding.step import Step
 
-Key = tuple[str, ...]
+Key = tuple[str, ...]  # the same in each trace of a step and on all ranks
 
 
-def of_update(step: Step, metric: str, value: tf.Tensor) -> Reduction:
+def of_update(step: Step, metric: Any, value: tf.Tensor) -> Reduction:
     """What a scalar is that a metric is updated by: as the look at the step has found, else as the step's scalars.
-
-    Args:
-        step: that updates it.
-        metric: its name.
-        value: the scalar.
 
     Raises:
         LossUnknown: nobody has looked yet, and it is not known what the scalar is.
@@ -28,12 +24,37 @@ def of_update(step: Step, metric: str, value: tf.Tensor) -> Reduction:
     if step.is_stock:
         return "mean"
     otherwise: Reduction = "sum" if step.adds_up else "mean"
-    number = step.num_updates[metric] = step.num_updates.get(metric, 0) + 1
-    key = ("metric", metric, str(number))
+    key = step.keys_of_metrics.get(id(metric))
+    if key is None:  # a metric that is not the model's
+        return otherwise
     if step.probe is not None:
-        step.probe.numbers[key] = value
+        step.probe.numbers.append((key, value))
     require_known(step, [value])
-    return step.binding.kinds_of_numbers.get(step.method, {}).get(key, otherwise)
+    return step.binding.numbers.kind(step.method, key, otherwise)
+
+
+def keys_of_metrics(model: keras.Model) -> dict[int, Key]:
+    """The keys of what a model's metrics are updated by, by the metrics' ids."""
+    return {id(metric): ("metric", str(place)) for place, metric in enumerate(leaves(model.metrics))}
+
+
+class NumberKinds:
+    """What the numbers are that a model's own steps keep or return, as a look has found; by the steps' methods."""
+
+    def __init__(self):
+        self._found: dict[str, dict[Key, Reduction]] = {}
+
+    def note(self, method: str, kinds: dict[Key, Reduction]) -> None:
+        """Says what a look at a step has found."""
+        self._found[method] = kinds
+
+    def kind(self, method: str, key: Key, otherwise: Reduction) -> Reduction:
+        """What a number is; a mean if a look has not found it, and `otherwise` if nobody has looked.
+
+        A test step that nobody has looked at is taken to keep and return what the training step does.
+        """
+        found = self._found.get(method, self._found.get("train_step"))
+        return otherwise if found is None else found.get(key, "mean")
 
 
 def in_logs(logs: Any) -> dict[Key, Any]:
@@ -53,7 +74,14 @@ def is_number(value: Any) -> bool:
     if not hasattr(value, "dtype"):
         return isinstance(value, (int, float))
     dtype = tf.as_dtype(value.dtype)
-    return np.ndim(value) == 0 and (dtype.is_floating or dtype.is_integer or dtype.is_bool)
+    return tf.TensorShape(value.shape).rank == 0 and (dtype.is_floating or dtype.is_integer or dtype.is_bool)
+
+
+def leaves(given: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
+    """Single metrics, where some are Keras's collections of them."""
+    for metric in given:
+        members = metric.metrics if isinstance(metric, (CompileMetrics, MetricsList)) else ()
+        yield from leaves(members) if members else (metric,)
 
 
 def places_in(logs: dict) -> Iterator[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from keras import tree
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam.models.binding import Binding
 from keras_par.seam.step import metrics
+from keras_par.seam.step.number_kinds import leaves
 from keras_par.seam.table.patch import wrap
 from keras_par.sharding import step as steps
 
@@ -102,7 +103,7 @@ def noted(original):
 
 def own_metrics(model: keras.Model) -> Iterator[keras.metrics.Metric]:
     """The metrics in a model that are not of Keras's making."""
-    for metric in metrics.leaves(model.metrics):
+    for metric in leaves(model.metrics):
         function = getattr(metric, "_fn", None)
         made_of = type(metric) if function is None else function
         if not getattr(made_of, "__module__", type(made_of).__module__).startswith(("keras.src.", "keras_par.")):
@@ -183,7 +184,7 @@ class LoneBinding:
     def __init__(self, binding: Binding):
         self._binding = binding
         self.options, self.kinds_of_losses = binding.options, binding.kinds_of_losses
-        self.kinds_of_numbers = binding.kinds_of_numbers
+        self.numbers = binding.numbers
 
     @property
     def custom_loss(self):

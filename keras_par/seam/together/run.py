@@ -185,8 +185,7 @@ class Run:
         """What numbers in the newest logs count on this rank, where others may have the same rows."""
         if self.weights is None:
             return metrics.averaged(self.communicator.size)
-        share = self.binding.data.size / self.communicator.size
-        return self.weights._replace(share=self.weights.share * share, has_rows=self.weights.has_rows * share)
+        return self.weights._replace(times=self.binding.data.size / self.communicator.size)
 
     def everywhere(self, logs):
         """The logs of all ranks' rows of those that a callback is given. Costs what `global_logs` does, or nothing."""
