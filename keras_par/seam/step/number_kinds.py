@@ -104,8 +104,7 @@ def at(logs: Any, place: tuple[str, ...]) -> Any:
 def reduced_by(dims: RowDims, number: tf.Tensor) -> Reduction | None:
     """What makes a scalar of a graph of the batch's rows; None if that is neither only means nor only sums.
 
-    A mean of something that is 0 in all rows of a batch, as an accuracy may be in the first one, tells by its value
-    not that it is none of sums.
+    A value of 0, as an accuracy may have in the first batch, does not tell means from sums; the graph does.
     """
     kinds: set[Reduction] = set()
     rest = [number]
