@@ -1,6 +1,7 @@
 """Steps of the user's own, of which a trace may tell that their losses need no look at numbers."""
 
 import contextlib
+import logging
 import warnings
 from unittest import mock
 
@@ -137,21 +138,38 @@ class Decorated(Own):
     train_step = tf.function(Own.train_step)
 
 
-def train(kind: str, distributed: bool, in_function: bool | str = False, num_rows: int = 24, **compiled) -> dict:
+def train(
+    kind: str,
+    distributed: bool,
+    in_function: bool | str = False,
+    num_rows: int = 24,
+    options: dict | None = None,
+    **compiled,
+) -> dict:
     """Weights after a short training, how often a batch was looked at, and what was said of losses."""
     seed(distributed)
     random = np.random.default_rng(3)
     x = random.normal(size=(num_rows, 4)).astype("float32")
     looks: list = []
-    with strategy_scope(distributed), noted(looks, distributed), warnings.catch_warnings(record=True) as said:
+    logged: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("keras_par").addHandler(handler)
+    with (
+        strategy_scope(distributed, **(options or {})),
+        noted(looks, distributed),
+        warnings.catch_warnings(record=True) as said,
+    ):
         warnings.simplefilter("always")
         model = (Decorated if in_function == "step" else Own)(kind, in_function)
         model.compile(keras.optimizers.SGD(0.01), "mse", **compiled)
         history = model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0).history
         looks_of_training = len(looks)
         evaluated = model.evaluate(x, x[:, :2], batch_size=8, verbose=0)
+    logging.getLogger("keras_par").removeHandler(handler)
     return {
         "weights": model.get_weights(),
+        "logged": [text for text in logged if "is not looked at" in text],
         "tracked": [*history["tracked"], evaluated],
         "looks": looks_of_training,
         "traces": model.traces,

@@ -40,6 +40,19 @@ def test_a_function_that_was_traced_for_means_is_traced_anew_for_sums(kind, rank
         exactness(relative_distance([ours["tracked"]], [theirs["tracked"]]), 1e-6)
 
 
+@pytest.mark.parametrize("custom_loss", ["auto", "as it is"])
+@pytest.mark.parametrize("kind", [*KNOWN[:3], "a_mean", "a_sum"])
+def test_where_variables_are_divided_it_is_said_that_nobody_looks(kind, custom_loss, ranks, plain, exactness):
+    said = "sum" if kind == "a_sum" else "mean"
+    options = {"zero": 3, "zero_min_kb": 0, "custom_loss": "auto" if custom_loss == "auto" else said}
+    [theirs] = plain.run(tasks.train, kind=kind, distributed=False)
+    first, second = ranks(2).run(tasks.train, kind=kind, distributed=True, options=options)
+    assert (first["looks"], second["looks"], second["logged"]) == (0, 0, [])
+    assert len(first["logged"]) == int(kind in LOOKED_AT and custom_loss == "auto")
+    if kind != "a_sum" or custom_loss != "auto":
+        exactness(relative_distance(first["weights"], theirs["weights"]), 1e-6)
+
+
 @pytest.mark.parametrize("kind", ["a_mean", "a_sum", "computed"])
 def test_a_function_may_make_the_state_of_an_optimizer_of_its_own(kind, ranks, plain, exactness):
     [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function="whole")

@@ -44,6 +44,7 @@ class Step:
         kinds_of_losses: where it is noted what losses give, while a probe tries them; by their `id`s.
         method: the name of the model's method that it is.
         keys_of_metrics: under which what metrics are updated by is known, by the metrics' ids.
+        is_blind: True if nobody can look at its scalars, which is said if they are not known from its trace.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Step:
         first_trace: int | None = None,
         method: str = "",
         keys_of_metrics: dict[int, tuple[str, ...]] | None = None,
+        is_blind: bool = False,
     ):
         self.binding = binding
         self.communicator: Communicator = communicator or binding.data
@@ -71,7 +73,7 @@ class Step:
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
         self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
         self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
-        self.first_trace, self.method = first_trace, method
+        self.first_trace, self.method, self.is_blind = first_trace, method, is_blind
         self.keys_of_metrics = keys_of_metrics or {}
         self.handled: list[tf.Tensor] = []  # what Keras's own losses gave: those of the batch's rows as they are
         self.applying = False  # inside an optimizer's apply

@@ -78,6 +78,9 @@ class Program:
                 first_trace=first_trace,
                 method=self.method,
                 keys_of_metrics=keys,
+                is_blind=binding.options.custom_loss == "auto"
+                and tf.inside_function()
+                and bool(sharded(model.variables)),
             )
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)

@@ -39,7 +39,9 @@ def call(original):
         if step.kinds_of_losses is not None:
             step.kinds_of_losses[id(self)] = tried(self, y_true, y_pred)
         loss = of_rows(self, step, y_true, y_pred, sample_weight)
-        if step.first_trace is not None and (own_kind(self) or id(self) in step.binding.kinds_of_losses):
+        if (step.first_trace is not None or step.is_blind) and (
+            own_kind(self) or id(self) in step.binding.kinds_of_losses
+        ):
             step.handled.append(loss)
         return loss
 

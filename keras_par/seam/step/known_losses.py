@@ -17,15 +17,23 @@ FEW = 16  # elements of a constant that may have a number of rows in it, as a sh
 def require_known(step: Step, tensors: Iterable[Any]) -> None:
     """Ends the trace of a step whose scalars must be known, if one is not what Keras's own losses gave.
 
+    Where nobody can look at it, it is said that they are taken for means.
+
     Raises:
         LossUnknown: there is such a scalar.
     """
-    if step.first_trace is None:
+    if step.first_trace is None and not step.is_blind:
         return
     given = {id(loss) for loss in step.handled if loss.shape.rank == 0}
     rows = step.local if isinstance(step.local, int) and step.local > 1 else None
     if not are_made_of([each for each in tensors if is_symbolic(each) and not each.shape.rank], given, rows):
-        raise LossUnknown
+        if step.first_trace is not None:
+            raise LossUnknown
+        step.say(
+            "whether the losses and logs of %s are means or sums over rows is not looked at where variables are "
+            "divided, so that they are taken for means: the strategy's custom_loss says what they are",
+            step.method,
+        )
 
 
 def are_made_of(tensors: list[tf.Tensor], given: set[int], rows: int | None) -> bool:
