@@ -13,6 +13,7 @@ from pathlib import Path
 
 what, culprit, *rest = sys.argv[1:]
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")))
+size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("HOROVOD_SIZE", "1")))
 is_culprit = rank == int(culprit)
 
 
@@ -40,6 +41,8 @@ elif what == "children":
     daemonize(["sleep", "1000"])
     Path(rest[0], f"ready.{rank}").touch()
     if rest[1] == "fail" and is_culprit:
+        while len(list(Path(rest[0]).glob("ready.*"))) < size:
+            time.sleep(0.05)
         fail()
     if rest[1] != "end":
         time.sleep(1000)
