@@ -1,12 +1,13 @@
 """A training loop by hand on ranks, and what it says of itself."""
 
-import logging
 from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
+
+from tests.random_tasks import logged
 
 
 def say(odd: bool, in_function: bool) -> list[str]:
@@ -29,13 +30,9 @@ def say(odd: bool, in_function: bool) -> list[str]:
 
     optimizer.build(model.trainable_variables)
     kp.broadcast_variables(model.variables)
-    records: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("keras_par").addHandler(handler)
-    with mock.patch.object(by_hand, "_said", set()), mock.patch.object(by_hand, "_normalized", []):
+    unsaid = mock.patch.multiple(by_hand, _said=set(), _normalized=[])
+    with logged() as messages, unsaid:
         run = tf.function(step) if in_function else step
         for _ in range(2):
             run(tf.constant(np.random.default_rng(kp.rank()).integers(0, 5, (4, 3)).astype("float32")))
-    logging.getLogger("keras_par").removeHandler(handler)
-    return [each for each in records if "by hand" in each]
+    return [each for each in messages if "by hand" in each]

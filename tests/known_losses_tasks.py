@@ -1,7 +1,6 @@
 """Steps of the user's own, of which a trace may tell that their losses need no look at numbers."""
 
 import contextlib
-import logging
 import warnings
 from unittest import mock
 
@@ -10,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from tests.random_tasks import logged
 from tests.tasks import seed, strategy_scope
 
 mean_squares = keras.losses.MeanSquaredError()
@@ -151,11 +151,8 @@ def train(
     random = np.random.default_rng(3)
     x = random.normal(size=(num_rows, 4)).astype("float32")
     looks: list = []
-    logged: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("keras_par").addHandler(handler)
     with (
+        logged() as messages,
         strategy_scope(distributed, **(options or {})),
         noted(looks, distributed),
         warnings.catch_warnings(record=True) as said,
@@ -166,10 +163,9 @@ def train(
         history = model.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0).history
         looks_of_training = len(looks)
         evaluated = model.evaluate(x, x[:, :2], batch_size=8, verbose=0)
-    logging.getLogger("keras_par").removeHandler(handler)
     return {
         "weights": model.get_weights(),
-        "logged": [text for text in logged if "is not looked at" in text],
+        "logged": [text for text in messages if "is not looked at" in text],
         "tracked": [*history["tracked"], evaluated],
         "looks": looks_of_training,
         "traces": model.traces,

@@ -85,7 +85,8 @@ def scalars_of(program: Program, batch: Any) -> list[Seen] | None:
             for each, other in zip(found, again, strict=True)
         ]
     clear = [each for each in found if each.kind is not None or each.key is None]
-    return [*clear, *(each for each in of_all.told if each.key not in {other.key for other in clear})]
+    known = {each.key for each in clear}
+    return [*clear, *(each for each in of_all.told if each.key not in known)]
 
 
 class Trace:

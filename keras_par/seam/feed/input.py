@@ -80,6 +80,12 @@ class Source:
         return random.getstate() if shuffles and not has("3.16") else None  # since then by the epoch's number alone
 
     @property
+    def _is_ordered_here(self) -> bool:
+        """True if the order of a PyDataset, or what its workers leave to the next epoch, is not as Keras has it."""
+        has_workers = getattr(self.adapter, "enqueuer", None) is not None and not self.is_infinite
+        return not has("3.16") and (self.order is not None or has_workers)
+
+    @property
     def loader(self) -> Any:
         """The DataLoader whose order comes from torch's generators, which are to stand as rank 0's; None for others."""
         is_common = not self.is_sharded or self._is_dealt
@@ -130,8 +136,7 @@ class Source:
                 self.num_batches = self.adapter.num_batches - 1
             self.uncut = row_numbers(self.adapter, shuffle_seed)
             return cut_arrays(self.adapter, self.uncut, num_shards, shard_id, self.remainder)
-        reads_by_workers = getattr(self.adapter, "enqueuer", None) is not None and not self.is_infinite
-        if order is not None or reads_by_workers:
+        if self._is_ordered_here:
             self.adapter = InOrder(self.adapter, order, self.is_sharded)
         dataset = self._dataset
         if dataset is None:

@@ -34,18 +34,18 @@ class PatientEnqueuer(OrderedEnqueuer):
 
     _rest: collections.deque[int] | None = None  # of the order that has begun
 
-    def begin(self, numbers: Iterable[int], *epoch: int) -> None:
-        """Reads the batches of these numbers, and none that are left of an order before; `epoch` as for `start`."""
+    def begin(self, numbers: Iterable[int]) -> None:
+        """Reads the batches of these numbers, and none that are left of an order before."""
         self.stop()
         self.ready_queue: queue.Queue = queue.Queue()
         self.future_queue: queue.Queue = queue.Queue(self.py_dataset.max_queue_size)
         self._rest = collections.deque(numbers)
-        self.start(*epoch)
+        self.start()
 
-    def start(self, *epoch: int) -> None:
+    def start(self) -> None:
         """Begins or goes on to read; before an order has begun there is nothing to read."""
         if self._rest is not None:
-            super().start(*epoch)
+            super().start()
 
     def _run(self):
         self.indices = self._taken()
@@ -61,7 +61,7 @@ class InOrder(PyDatasetAdapter):
 
     Args:
         adapter: Keras's own.
-        state: of Python's `random` on rank 0, as JSON carries it; None if the order does not come from it.
+        state: of Python's `random` on rank 0, as JSON carries it; None if nothing shuffles.
         is_sharded: True if ranks may have unequal numbers of batches. Then each order comes from one draw of the
             generator, the same on all ranks, and not as Keras's would.
     """
@@ -70,7 +70,6 @@ class InOrder(PyDatasetAdapter):
         self.random = None if state is None else random.Random()
         if self.random is not None:
             self.random.setstate(state_from(state))
-        self._by_epoch = adapter.shuffle and state is None  # since Keras 3.16
         self._is_sharded = is_sharded
         data = adapter.py_dataset
         super().__init__(data, class_weight=adapter.class_weight, shuffle=False)
@@ -84,7 +83,7 @@ class InOrder(PyDatasetAdapter):
 
     def _finite_enqueuer_generator(self):
         numbers = self._new_order()
-        self.enqueuer.begin(numbers, *self._epoch_if_any())
+        self.enqueuer.begin(numbers)
         for count, batch in enumerate(self.enqueuer.get(), start=1):
             yield self._standardize_batch(batch)
             if count == len(numbers):
@@ -94,19 +93,12 @@ class InOrder(PyDatasetAdapter):
     def _new_order(self) -> list[int]:
         """The numbers of the batches in the order of a new iteration, which is drawn where Keras draws it."""
         numbers = list(range(self.py_dataset.num_batches))
-        if self._by_epoch:
-            random.Random(*self._epoch_if_any()).shuffle(numbers)
         if self.random is not None:
             is_followed = random.getstate() == self.random.getstate()
             (random.Random(self.random.random()) if self._is_sharded else self.random).shuffle(numbers)
             if is_followed:  # Python's generator stands then where it stands in one process
                 random.setstate(self.random.getstate())
         return numbers
-
-    def _epoch_if_any(self) -> tuple[int, ...]:
-        """The number of the epoch that Keras counts since 3.16, in a tuple."""
-        epoch = getattr(self, "_epoch", None)
-        return () if epoch is None else (epoch,)
 
 
 def state_from(state: Any) -> tuple:
