@@ -1,4 +1,4 @@
-"""One table of trainings, each run by plain Keras in one process and by N ranks, which must end alike.
+"""Trainings that are more than values of `tests/trainings.py`, each run by plain Keras and by N ranks, which end alike.
 
 Nothing here imports keras_par: the same lines run in both.
 """
@@ -78,10 +78,6 @@ def arrays(num_rows: int = 75):
     return {"x": x, "y": y, "batch_size": 16, "epochs": 4}
 
 
-def weighted_arrays():
-    return {**arrays(), "sample_weight": np.random.default_rng(1).uniform(0, 2, 75).astype("float32")}
-
-
 def dataset():
     """A shuffled dataset, whose order TensorFlow's global seed decides; ranks must share that one."""
     tf.random.set_seed(7)
@@ -92,25 +88,6 @@ def dataset():
 def static_dataset():
     x, y = rows()
     return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(16, drop_remainder=True), "epochs": 4}
-
-
-def unknown_length():
-    x, y = rows()
-    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda x, y: x[0] > -9.0).batch(16), "epochs": 4}
-
-
-def endless():
-    x, y = rows()
-    return {
-        "x": tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(16),
-        "steps_per_epoch": 7,
-        "epochs": 3,
-    }
-
-
-def two_left_over():
-    """66 rows: the last batch has 2, fewer than 4 ranks."""
-    return arrays(66)
 
 
 def one_left_over():
@@ -132,7 +109,7 @@ def compiled(optimizer, model=None, loss=None, **options) -> keras.Model:
     return model
 
 
-# Optimizers, with a ragged last batch and the global norm clipped.
+# Optimizers, with a ragged last batch.
 
 
 @case("adam", arrays)
@@ -145,87 +122,14 @@ def _():
     return compiled(keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.3))
 
 
-@case("adamw", arrays)
-def _():
-    return compiled(keras.optimizers.AdamW(1e-2, weight_decay=0.1, global_clipnorm=0.3))
-
-
-# What an optimizer does around the reduced gradient.
-
-
-@case("clipnorm", arrays)
-def _():
-    return compiled(keras.optimizers.SGD(0.1, clipnorm=0.05))
-
-
-@case("clipvalue", arrays)
-def _():
-    return compiled(keras.optimizers.SGD(0.1, clipvalue=0.01))
-
-
 @case("accumulation", arrays)
 def _():
     return compiled(keras.optimizers.Adam(1e-2, gradient_accumulation_steps=3, global_clipnorm=0.2))
 
 
-@case("ema", arrays)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3))
-
-
 @case("ema-accumulation-class-weight", arrays, class_weight={0: 0.5, 1: 2.0, 2: 1.0})
 def _():
     return compiled(keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True, gradient_accumulation_steps=2))
-
-
-@case("weight-decay", arrays)
-def _():
-    return compiled(keras.optimizers.SGD(0.1, weight_decay=0.05))
-
-
-@case("schedule", arrays)
-def _():
-    return compiled(keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.2, 20)))
-
-
-@case("loss-scale", arrays)
-def _():
-    return compiled(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2, clipnorm=0.1)))
-
-
-@case("loss-scale-accumulation", arrays)
-def _():
-    inner = keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2)
-    return compiled(keras.optimizers.LossScaleOptimizer(inner))
-
-
-# Losses.
-
-
-@case("regularizers", arrays)
-def _():
-    dense = layers.Dense(16, "tanh", kernel_regularizer="l2", activity_regularizer=keras.regularizers.L2(0.1))
-    return compiled(keras.optimizers.SGD(0.1), network(dense))
-
-
-@case("sample-weight", weighted_arrays)
-def _():
-    return compiled(keras.optimizers.SGD(0.1), weighted_metrics=["accuracy"], metrics=["accuracy"])
-
-
-@case("class-weight", dataset, class_weight={0: 0.2, 1: 3.0, 2: 1.0})
-def _():
-    return compiled(keras.optimizers.SGD(0.1))
-
-
-@case("loss-sum", arrays)
-def _():
-    return compiled(keras.optimizers.SGD(0.01), loss=crossentropy(reduction="sum"))
-
-
-@case("loss-mean-with-sample-weight", weighted_arrays)
-def _():
-    return compiled(keras.optimizers.SGD(0.1), loss=crossentropy(reduction="mean_with_sample_weight"))
 
 
 def sequences():
@@ -250,9 +154,6 @@ def _():
 def _():
     model = keras.Sequential([layers.Input((6,)), layers.Embedding(20, 8), layers.Flatten(), layers.Dense(6)])
     return compiled(keras.optimizers.SGD(0.1, momentum=0.5, global_clipnorm=0.1), model, "mse")
-
-
-# Metrics.
 
 
 @case("metrics", arrays)
@@ -299,12 +200,6 @@ def _():
         ]
     )
     return compiled(keras.optimizers.SGD(0.05), model)
-
-
-@case("frozen", arrays)
-def _():
-    model = network(layers.Dense(16, "tanh", trainable=False))
-    return compiled(keras.optimizers.Adam(1e-2), model)
 
 
 @case("unreached-weight", arrays)
@@ -418,25 +313,10 @@ def _():
     return model
 
 
-@case("eager", arrays)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2, global_clipnorm=0.3), run_eagerly=True)
-
-
-@case("jit", arrays)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2, global_clipnorm=0.3), jit_compile=True, metrics=["accuracy"])
-
-
 @case("jit-loss-scale", arrays)
 def _():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2))
     return compiled(optimizer, jit_compile=True)
-
-
-@case("steps-per-execution", arrays)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2), steps_per_execution=3)
 
 
 @case("jit-steps-per-execution", static_dataset)
@@ -444,59 +324,14 @@ def _():
     return compiled(keras.optimizers.Adam(1e-2), steps_per_execution=2, jit_compile=True)
 
 
-@case("steps-per-epoch", endless)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2))
-
-
-# Inputs.
-
-
-@case("dataset", dataset)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2))
-
-
-@case("dataset-static-shape", static_dataset)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2))
-
-
-@case("dataset-unknown-length", unknown_length)
-def _():
-    # Plain Keras counts one iteration too many at each end of such data, which Adam would notice: the failing
-    # get_next does not keep the same graph from incrementing optimizer.iterations.
-    return compiled(keras.optimizers.SGD(0.1))
-
-
-@case("unknown-length-steps-per-execution", unknown_length)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2), steps_per_execution=2)
-
-
 @case("one-row-left-over", one_left_over)
 def _():
     return compiled(keras.optimizers.Adam(1e-2, global_clipnorm=0.3), metrics=["accuracy"])
 
 
-@case("two-rows-left-over", two_left_over)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2, global_clipnorm=0.3), metrics=["accuracy"])
-
-
-@case("validation", arrays, validation_data=rows(37, 9), validation_batch_size=10)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2), metrics=["accuracy"])
-
-
 @case("validation-split", arrays, validation_split=0.3, validation_freq=2)
 def _():
     return compiled(keras.optimizers.Adam(1e-2), metrics=["accuracy"])
-
-
-@case("no-shuffle", arrays, shuffle=False)
-def _():
-    return compiled(keras.optimizers.Adam(1e-2))
 
 
 @case("no-shuffle-sgd", arrays, shuffle=False)
@@ -534,11 +369,6 @@ if hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.15
         by_path = keras.optimizers.OptimizerMap(default_optimizer=keras.optimizers.SGD(0.1))
         by_path[f"{model.layers[-1].name}/.*"] = keras.optimizers.Adam(1e-2)
         return compiled(keras.optimizers.MultiOptimizer(by_path), model)
-
-
-@case("loss-none", arrays)
-def _():
-    return compiled(keras.optimizers.SGD(0.01), loss=crossentropy(reduction=None))
 
 
 @case("bfloat16", arrays, tolerance=2e-2)

@@ -20,3 +20,17 @@ def log_distance(ours: dict, theirs: dict) -> float:
         abs(a - b) / max(abs(b), 1e-3) for key in theirs for a, b in zip(ours[key], theirs[key], strict=True)
     ]
     return float(np.max(differences))
+
+
+def slot_distance(results: list[dict], theirs: list[tuple]) -> float:
+    """Distance of the optimizers' state; sums of steps' gradients add up over ranks, unless these divide them."""
+    assert [name for name, _ in results[0]["slots"]] == [name for name, _ in theirs]
+    ours, oracle, divided = [], [], results[0].get("divided")
+    for place, (name, their_value) in enumerate(theirs):
+        if name == "iteration":
+            continue  # plain Keras counts too many where data ends unannounced, see that case
+        values = [result["slots"][place][1] for result in results]
+        is_partial = "gradient_accumulator" in name and not (divided and divided[place])
+        ours.append(sum(values) if is_partial else values[0])
+        oracle.append(their_value)
+    return relative_distance(ours, oracle) if oracle else 0.0

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.durations import DURATIONS, Recorder, kind_of
+from tests.budget import Budget
+from tests.durations import DURATIONS, Recorder, kind_of, uses_pools
 from tests.ranks.pool import RankPool
 from tests.sweeps import EVERY, LONG_EVERY
 
-RAN, DISTANCES = "keras_par_ran", "keras_par_distances"  # what a worker tells
+RAN, DISTANCES, YARDSTICKS = "keras_par_ran", "keras_par_distances", "keras_par_yardsticks"  # what a worker tells
+BUDGET = "keras_par_budget"
 
 _pools: dict[tuple[str, int], RankPool] = {}
 _ran: Counter[str] = Counter()  # tasks by kind and size of pools
@@ -46,10 +48,12 @@ def pool(kind: str, size: int) -> RankPool:
     return _pools[kind, size]
 
 
-def pytest_runtest_teardown():
+def pytest_runtest_teardown(item):
     """Between tests, because fixtures and tests hold on to a pool."""
     for each in _pools.values():
         each.renew()
+    if ("plain", 1) in _pools:
+        item.config.pluginmanager.get_plugin(BUDGET).time(pool("plain", 1))
 
 
 def pytest_sessionfinish(session):
@@ -58,14 +62,15 @@ def pytest_sessionfinish(session):
         each.close()
         _ran[f"{kind} {size}"] += each.num_tasks
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[RAN], session.config.workeroutput[DISTANCES] = dict(_ran), _distances
+        yardsticks = session.config.pluginmanager.get_plugin(BUDGET).yardsticks
+        session.config.workeroutput.update({RAN: dict(_ran), DISTANCES: _distances, YARDSTICKS: yardsticks})
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Marks what is fast, what `sweeps` leaves to `make test-long`, and what that leaves to `make test-all`."""
     for item in items:
-        if kind_of(item) == "pure" or item.path.name == "test_exactness.py":
+        if kind_of(item) == "pure" or item.path.name == "test_one_process.py":
             item.add_marker(pytest.mark.fast)
     for every, mark in ((EVERY, pytest.mark.long), (LONG_EVERY, pytest.mark.slow)):
         seen: Counter[str] = Counter()
@@ -78,7 +83,12 @@ def pytest_collection_modifyitems(items):
                 seen[name] += 1
 
 
+def pytest_addoption(parser):
+    parser.addoption("--budget", type=int, help="trainings in plain Keras that the run may last as long as")
+
+
 def pytest_configure(config):
+    config.pluginmanager.register(Budget(config.getoption("budget")), BUDGET)
     if path := os.environ.get(DURATIONS):
         config.pluginmanager.register(Recorder(Path(path)))
     if config.pluginmanager.hasplugin("xdist"):
@@ -92,6 +102,22 @@ class Workers:
         output = getattr(node, "workeroutput", {})
         _ran.update(output.get(RAN, {}))
         _distances.extend(output.get(DISTANCES, []))
+        node.config.pluginmanager.get_plugin(BUDGET).yardsticks.extend(output.get(YARDSTICKS, []))
+
+    def pytest_xdist_make_scheduler(self, config, log):
+        """One process runs the files that use pools, each of which it starts once; others run the rest beside it.
+
+        Ranks poll, so that those of two such processes would keep each other from the cores.
+        """
+        if config.getvalue("dist") != "load":  # as `--numprocesses` alone has it
+            return None
+        from xdist.scheduler import LoadScopeScheduling
+
+        class Scheduling(LoadScopeScheduling):
+            def _split_scope(self, nodeid: str) -> str:
+                return "pools of ranks" if uses_pools(config.rootpath / nodeid.partition("::")[0]) else nodeid
+
+        return Scheduling(config, log)
 
 
 def pytest_terminal_summary(terminalreporter):

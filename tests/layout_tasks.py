@@ -42,9 +42,7 @@ def train_plain_so(name: str) -> dict:
 
 def train_divided_so(name: str, mesh: tuple[int, ...]) -> dict:
     """Trains in a way of the table on a mesh."""
-    pattern = None if TRAININGS[name].model.get("table", True) else ".*table/embeddings"
-    layout = {key: axes for key, axes in training_cases.LAYOUT.items() if key != pattern}
-    with dividing(layout, mesh) as about, warnings.catch_warnings(record=True) as caught:
+    with dividing(training_cases.LAYOUT, mesh) as about, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = train_plain_so(name)
     said = [str(warning.message) for warning in caught if str(warning.message).startswith("keras-par: ")]

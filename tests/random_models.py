@@ -51,6 +51,13 @@ PARTS: dict[str, tuple[int, Callable]] = {
     "batch-norm": (1, lambda x, units, activation: layers.BatchNormalization()(x)),
     "activation": (1, lambda x, units, activation: layers.Activation(activation)(x)),
     "own": (1, lambda x, units, activation: Scale()(x)),
+    "regularized": (
+        1,
+        lambda x, units, activation: layers.Dense(
+            units, activation, kernel_regularizer="l2", activity_regularizer="l2"
+        )(x),
+    ),
+    "frozen": (1, lambda x, units, activation: layers.Dense(units, activation, trainable=False)(x)),
     "fold": (1, lambda x, units, activation: layers.Flatten()(layers.Dense(4)(layers.Reshape((-1, 4))(x)))),
     "sequence-dense": (2, lambda x, units, activation: layers.Dense(units, activation)(x)),
     "sequence-norm": (2, lambda x, units, activation: layers.LayerNormalization()(x)),

@@ -15,7 +15,7 @@ def require_one_process_s(twin: dict, results: list[dict]) -> None:
             assert log_distance(one, other) < 1e-6  # Keras sums logs in float32
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_full_batches_of_one_size_after_another(size, ranks, plain):
     [twin], results = together(
         plain.begin(tasks.in_turn, distributed=False), ranks(size).begin(tasks.in_turn, distributed=True)

@@ -5,6 +5,7 @@ import pytest
 
 from tests import copies_tasks as tasks
 from tests.compare import relative_distance
+from tests.ranks.pool import together
 
 WAYS = [
     *((name, (1, 2), {}) for name in tasks.OPTIMIZERS),
@@ -18,8 +19,10 @@ WAYS = [
 @pytest.mark.parametrize(("name", "mesh", "options"), WAYS, ids=str)
 def test_copies_stay_the_same(name, mesh, options, ranks, plain, exactness):
     own = {key: value for key, value in options.items() if key == "own_step"}
-    [theirs] = plain.run(tasks.train, name=name, mesh=None, **own)
-    results = ranks(mesh[0] * mesh[1]).run(tasks.train, name=name, mesh=mesh, **options)
+    [theirs], results = together(
+        plain.begin(tasks.train, name=name, mesh=None, **own),
+        ranks(mesh[0] * mesh[1]).begin(tasks.train, name=name, mesh=mesh, **options),
+    )
     assert len(results) == mesh[0] * mesh[1]
     for ours in results:
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-12)

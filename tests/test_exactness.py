@@ -1,11 +1,11 @@
-"""The law of the house: N ranks end where one process ends, for every training in the table."""
+"""N ranks end where one process ends, for trainings that no values of `tests/trainings.py` make."""
 
 import keras
 import numpy as np
 import pytest
 
 from tests import tasks
-from tests.compare import log_distance, relative_distance
+from tests.compare import log_distance, relative_distance, slot_distance
 from tests.layer_cases import CASES
 from tests.ranks.pool import together
 
@@ -48,17 +48,3 @@ def test_ranks_end_where_one_process_ends(name, size, ranks, plain, exactness):
         for own, first in zip(result["weights"], results[0]["weights"], strict=True):
             np.testing.assert_array_equal(own, first)
         assert result["logs"] == results[0]["logs"]
-
-
-def slot_distance(results, theirs) -> float:
-    """Distance of the optimizers' state; sums of steps' gradients add up over ranks, unless these divide them."""
-    assert [name for name, _ in results[0]["slots"]] == [name for name, _ in theirs]
-    ours, oracle, divided = [], [], results[0].get("divided")
-    for place, (name, their_value) in enumerate(theirs):
-        if name == "iteration":
-            continue  # plain Keras counts too many where data ends unannounced, see that case
-        values = [result["slots"][place][1] for result in results]
-        is_partial = "gradient_accumulator" in name and not (divided and divided[place])
-        ours.append(sum(values) if is_partial else values[0])
-        oracle.append(their_value)
-    return relative_distance(ours, oracle) if oracle else 0.0

@@ -4,6 +4,7 @@ import pytest
 
 from tests import known_losses_tasks as tasks
 from tests.compare import relative_distance
+from tests.ranks.pool import together
 
 KNOWN = ("computed", "an_object", "several", "one_of_whole_batches", "regularized", "deep")
 LOOKED_AT = ("a_sum", "a_sum_of_keras_s", "a_mean")
@@ -14,8 +15,10 @@ LOOKED_AT = ("a_sum", "a_sum_of_keras_s", "a_mean")
     [*((kind, False) for kind in (*KNOWN, *LOOKED_AT)), *((kind, "step") for kind in ("computed", "a_sum", "a_mean"))],
 )
 def test_a_batch_is_looked_at_where_losses_are_not_known(kind, in_function, ranks, plain, exactness):
-    [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function=in_function)
-    first, second = ranks(2).run(tasks.train, kind=kind, distributed=True, in_function=in_function)
+    [theirs], (first, second) = together(
+        plain.begin(tasks.train, kind=kind, distributed=False, in_function=in_function),
+        ranks(2).begin(tasks.train, kind=kind, distributed=True, in_function=in_function),
+    )
     is_looked_at = kind in LOOKED_AT or in_function == "step"  # what logs are is not followed into a function
     assert (first["looks"], second["looks"]) == (int(is_looked_at), 0)
     assert first["said"] == []
@@ -27,15 +30,21 @@ def test_a_batch_is_looked_at_where_losses_are_not_known(kind, in_function, rank
 @pytest.mark.parametrize("kind", ["computed", "a_sum", "a_branch", "regularized"])
 def test_a_look_leaves_the_functions_that_a_step_calls_alone(kind, ranks, plain, exactness):
     """They are kept when they are traced, so that the step would run what the look has made of them."""
-    [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function=True)
-    for ours in ranks(2).run(tasks.train, kind=kind, distributed=True, in_function=True):
+    [theirs], results = together(
+        plain.begin(tasks.train, kind=kind, distributed=False, in_function=True),
+        ranks(2).begin(tasks.train, kind=kind, distributed=True, in_function=True),
+    )
+    for ours in results:
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
 
 
 @pytest.mark.parametrize("kind", ["computed", "a_sum", "a_mean", "a_reduced_sum"])
 def test_a_function_that_was_traced_for_means_is_traced_anew_for_sums(kind, ranks, plain, exactness):
-    [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function="loss")
-    for ours in ranks(2).run(tasks.train, kind=kind, distributed=True, in_function="loss"):
+    [theirs], results = together(
+        plain.begin(tasks.train, kind=kind, distributed=False, in_function="loss"),
+        ranks(2).begin(tasks.train, kind=kind, distributed=True, in_function="loss"),
+    )
+    for ours in results:
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
         exactness(relative_distance([ours["tracked"]], [theirs["tracked"]]), 1e-6)
 
@@ -45,8 +54,10 @@ def test_a_function_that_was_traced_for_means_is_traced_anew_for_sums(kind, rank
 def test_where_variables_are_divided_it_is_said_that_nobody_looks(kind, custom_loss, ranks, plain, exactness):
     said = "sum" if kind == "a_sum" else "mean"
     options = {"zero": 3, "zero_min_kb": 0, "custom_loss": "auto" if custom_loss == "auto" else said}
-    [theirs] = plain.run(tasks.train, kind=kind, distributed=False)
-    first, second = ranks(2).run(tasks.train, kind=kind, distributed=True, options=options)
+    [theirs], (first, second) = together(
+        plain.begin(tasks.train, kind=kind, distributed=False),
+        ranks(2).begin(tasks.train, kind=kind, distributed=True, options=options),
+    )
     assert (first["looks"], second["looks"], second["logged"]) == (0, 0, [])
     assert len(first["logged"]) == int(kind in LOOKED_AT and custom_loss == "auto")
     if kind != "a_sum" or custom_loss != "auto":
@@ -55,8 +66,11 @@ def test_where_variables_are_divided_it_is_said_that_nobody_looks(kind, custom_l
 
 @pytest.mark.parametrize("kind", ["a_mean", "a_sum", "computed"])
 def test_a_function_may_make_the_state_of_an_optimizer_of_its_own(kind, ranks, plain, exactness):
-    [theirs] = plain.run(tasks.train, kind=kind, distributed=False, in_function="whole")
-    for ours in ranks(2).run(tasks.train, kind=kind, distributed=True, in_function="whole"):
+    [theirs], results = together(
+        plain.begin(tasks.train, kind=kind, distributed=False, in_function="whole"),
+        ranks(2).begin(tasks.train, kind=kind, distributed=True, in_function="whole"),
+    )
+    for ours in results:
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
 
 
@@ -65,20 +79,27 @@ def test_a_function_may_make_the_state_of_an_optimizer_of_its_own(kind, ranks, p
 @pytest.mark.parametrize("kind", ["computed", "a_sum"])
 def test_losses_are_found_to_be_what_they_are_however_steps_run(kind, num_rows, compiled, ranks, plain, exactness):
     how = {"kind": kind, "num_rows": num_rows, **compiled}
-    [theirs] = plain.run(tasks.train, distributed=False, **how)
-    for ours in ranks(2).run(tasks.train, distributed=True, **how):
+    [theirs], results = together(
+        plain.begin(tasks.train, distributed=False, **how), ranks(2).begin(tasks.train, distributed=True, **how)
+    )
+    for ours in results:
         exactness(relative_distance(ours["weights"], theirs["weights"]), 1e-6)
 
 
 def test_a_step_that_was_repaired_is_looked_at(ranks, plain, exactness):
-    [theirs] = plain.run(tasks.train_repaired, distributed=False)
-    for ours in ranks(2).run(tasks.train_repaired, distributed=True):
+    [theirs], results = together(
+        plain.begin(tasks.train_repaired, distributed=False), ranks(2).begin(tasks.train_repaired, distributed=True)
+    )
+    for ours in results:
         exactness(relative_distance(ours, theirs), 1e-6)
 
 
 def test_a_constant_that_a_layer_adds_is_known(ranks, plain, exactness):
-    [theirs] = plain.run(tasks.train_with_constant, distributed=False)
-    for ours in ranks(2).run(tasks.train_with_constant, distributed=True):
+    [theirs], results = together(
+        plain.begin(tasks.train_with_constant, distributed=False),
+        ranks(2).begin(tasks.train_with_constant, distributed=True),
+    )
+    for ours in results:
         exactness(relative_distance([ours], [theirs]), 1e-6)
 
 

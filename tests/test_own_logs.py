@@ -4,6 +4,7 @@ import pytest
 
 from tests import own_log_tasks as tasks
 from tests.compare import relative_distance
+from tests.ranks.pool import together
 
 
 @pytest.mark.parametrize("kind", ["mean", "sum"])
@@ -11,8 +12,9 @@ from tests.compare import relative_distance
 @pytest.mark.parametrize("compiled", [None, "mse"])
 def test_logs_are_one_processs(kind, tracked, compiled, ranks, plain):
     how = {"kind": kind, "tracked": tracked, "compiled": compiled}
-    [theirs] = plain.run(tasks.train, distributed=False, **how)
-    results = ranks(2).run(tasks.train, distributed=True, **how)
+    [theirs], results = together(
+        plain.begin(tasks.train, distributed=False, **how), ranks(2).begin(tasks.train, distributed=True, **how)
+    )
     assert len(results) == 2 and len(theirs) == 2 * (3 + 2 + 1) + 3
     for ours in results:
         assert [(when, sorted(logs)) for when, logs in ours] == [(when, sorted(logs)) for when, logs in theirs]
@@ -37,8 +39,10 @@ def test_what_is_printed_is_one_processs_loss(kind, is_read, ranks, plain):
 def test_numbers_of_several_kinds_are_one_processs(kind, evaluates_first, is_function, custom_loss, ranks, plain):
     how = {"kind": kind, "is_function": is_function, "evaluates_first": evaluates_first}
     said = "auto" if custom_loss == "auto" else "sum" if kind == "sum" else "mean"
-    [theirs] = plain.run(tasks.train_mixed, distributed=False, custom_loss="auto", **how)
-    results = ranks(2).run(tasks.train_mixed, distributed=True, custom_loss=said, **how)
+    [theirs], results = together(
+        plain.begin(tasks.train_mixed, distributed=False, custom_loss="auto", **how),
+        ranks(2).begin(tasks.train_mixed, distributed=True, custom_loss=said, **how),
+    )
     assert len(results) == 2
     for ours in results:
         assert relative_distance(ours["weights"], theirs["weights"]) < 1e-8
@@ -70,8 +74,10 @@ HABITS = (
 )
 def test_what_steps_do_besides_is_one_processs(habit, kind, is_eager, ranks, plain):
     how = {"habit": habit, "kind": kind, "is_eager": is_eager}
-    [theirs] = plain.run(tasks.with_habit, distributed=False, **how)
-    results = ranks(2).run(tasks.with_habit, distributed=True, **how)
+    [theirs], results = together(
+        plain.begin(tasks.with_habit, distributed=False, **how),
+        ranks(2).begin(tasks.with_habit, distributed=True, **how),
+    )
     assert len(results) == 2
     close = 1e-2 if habit == "sixteen_bits" else 1e-6
     for ours in results:

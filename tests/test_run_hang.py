@@ -105,8 +105,8 @@ def test_one_interrupt_ends_a_job_that_hangs(tmp_path):
 def test_ranks_that_save_after_an_interrupt_are_left_to_it(tmp_path):
     """Although one waits for another for longer than is a hang, which is told."""
     folder = tmp_path / "out"
-    options = ["--hang-after", 1, "--on-hang", "abort", "--log-dir", folder, "--tee"]
-    job = Job("-np", 2, *options, program("train"), tmp_path, 9, "save@1")
+    options = ["--hang-after", HANG_AFTER, "--on-hang", "abort", "--log-dir", folder, "--tee"]
+    job = Job("-np", 2, *options, program("train"), tmp_path, 9, "save@1", TROUBLE_SECONDS=str(2 * NOTICED_AFTER))
     job.wait_for(tmp_path / "CKP-1_7.json")
     job.signal(signal.SIGINT)
     ended = job.wait()

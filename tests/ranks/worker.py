@@ -21,6 +21,8 @@ def main() -> None:
 
     gc.freeze()
     gc.enable()
+    if os.environ.get("KERAS_PAR_TEST_GRAPPLER") == "0":
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     if kind == "plain":

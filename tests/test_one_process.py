@@ -1,0 +1,145 @@
+"""N ranks end where one process ends: each value of `tests/trainings.py`, each pair of values, and each triple."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests import trainings
+from tests.compare import log_distance, relative_distance, slot_distance
+from tests.covering import covering, fits, meetings, with_each_value
+from tests.ranks.pool import RankError, together
+from tests.trainings import AXES, UNFIT
+
+TOLERANCE = 1e-10  # of float64
+LOGS = 1e-6  # of losses and metrics, which Keras sums in float32 in part
+
+PAIRS = covering(AXES, 2, UNFIT)
+EACH = with_each_value(PAIRS)
+USUAL = {axis: values[0] for axis, values in AXES.items()}
+NUM_PARTS = 40  # of the trainings that all triples take
+
+
+def runs() -> list:
+    """In `make test` each value is in a training, in `make test-long` each pair."""
+    return [
+        pytest.param(row, id="-".join(row.values()), marks=() if row in EACH else pytest.mark.long) for row in PAIRS
+    ]
+
+
+def differ_nowhere(training: dict, ranks, plain, exactness) -> None:
+    size = trainings.num_ranks(training)
+    [twin], results = together(
+        plain.begin(trainings.train, training=training, distributed=False),
+        ranks(size).begin(trainings.train, training=training, distributed=True),
+    )
+    assert len(results) == size
+    exactness(slot_distance(results, twin["slots"]), 10 * TOLERANCE)
+    for result in results:
+        exactness(relative_distance(result["weights"], twin["weights"]), TOLERANCE)
+        for own, theirs in zip(result["predicted"], twin["predicted"], strict=True):
+            exactness(relative_distance(own, theirs), 100 * TOLERANCE)
+        assert log_distance(result["logs"], twin["logs"]) < LOGS
+        np.testing.assert_allclose(result["evaluated"], twin["evaluated"], rtol=LOGS)
+        assert result["logs"] == results[0]["logs"]
+
+
+@pytest.mark.parametrize("training", runs())
+def test_ranks_end_where_one_process_ends(training, ranks, plain, exactness):
+    try:
+        differ_nowhere(training, ranks, plain, exactness)
+    except AssertionError as error:
+        blamed = taken_apart(training, lambda other: fails(other, ranks, plain, exactness))
+        raise AssertionError(f"{error}\nIt takes only {blamed} of {training}") from error
+
+
+def taken_apart(training: dict, fails) -> dict:
+    """What is left of a training that fails, once each value that it does not take is the usual one."""
+    left = dict(training)
+    for axis, usual in USUAL.items():
+        other = left | {axis: usual}
+        if left[axis] != usual and fits(other, UNFIT) and fails(other):
+            left = other
+    return {axis: value for axis, value in left.items() if value != USUAL[axis]}
+
+
+def fails(training: dict, ranks, plain, exactness) -> bool:
+    try:
+        differ_nowhere(training, ranks, plain, exactness)
+    except (AssertionError, RankError):
+        return True
+    return False
+
+
+def test_what_fails_is_taken_apart():
+    row = dict(USUAL, optimizer="adagrad", loss="sum", strategy="zero 1", made="loaded weights")
+    assert fits(row, UNFIT)
+    found = taken_apart(row, lambda other: other["optimizer"] == "adagrad" and other["strategy"].startswith("zero"))
+    assert found == {"optimizer": "adagrad", "strategy": "zero 1"}
+
+
+@pytest.mark.parametrize(("strength", "rows"), [(1, EACH), (2, PAIRS)])
+def test_values_meet(strength, rows):
+    assert all(fits(row, UNFIT) and row.keys() == AXES.keys() for row in rows)
+    met = {
+        tuple((axis, row[axis]) for axis in names)
+        for row in rows
+        for names in itertools.combinations(sorted(AXES), strength)
+    }
+    apart = [dict(each) for each in meetings(AXES, strength) if each not in met]
+    # All that never meets is what does not fit together, or fits to nothing that it needs.
+    assert [each for each in apart if fits(each, UNFIT)] == []
+
+
+FOUND = {  # by drawing, and mended
+    "norm of divided gradients": {"step": "clipping"},
+    "divided gradients assigned by hand": {"step": "hand-made"},
+    "divided along the batch axis, ranks without rows": {
+        "strategy": "mesh 2x1",
+        "choices": [0, 0, 1],
+        "step": "clipping",
+    },
+    "losses of rows, batches of a fixed odd size": {
+        "strategy": "data",
+        "loss": "rows",
+        "step": "own",
+        "rows": "odd batches",
+        "execution": "graph",
+    },
+    "losses of rows, Keras's step, sizes known late": {
+        "strategy": "data",
+        "loss": "rows",
+        "input": "generator",
+        "rows": "odd batches",
+        "execution": "graph",
+    },
+    "norm of a divided table's gradient": {
+        "model": ("tokens", [("sequence-dense", 4, "relu")]),
+        "choices": [16, 0, 0],
+        "step": "clipping",
+    },
+    "divided along the batch axis, assigned by hand behind a sum": {
+        "model": ("vectors", [("activation", 4, "relu")]),
+        "strategy": "mesh 2x1",
+        "choices": [0, 1, 47],
+        "step": "hand-made",
+        "input": "unknown length",
+        "rows": "odd batches",
+        "execution": "two steps",
+    },
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_drawing_has_found(what, ranks, plain, exactness):
+    simple = {"model": ("vectors", [("dense", 4, "relu")]), "strategy": "mesh 1x2", "choices": [0, 0, 2]}
+    usual = USUAL | {"rows": "batches of 1", "execution": "eager"}
+    differ_nowhere(usual | simple | FOUND[what], ranks, plain, exactness)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_triples_end_where_one_process_ends(part, ranks, plain, exactness):
+    rows = covering(AXES, 3, UNFIT, PAIRS)
+    wrong = [row for row in rows[part::NUM_PARTS] if fails(row, ranks, plain, exactness)]
+    assert not wrong, wrong
