@@ -48,18 +48,19 @@ browser:
 
 # One process runs the tests of pools of ranks, which compute, others those that start jobs, which wait.
 WORKERS ?= 2
-PYTEST := python -m pytest --numprocesses $(WORKERS)
+PYTEST = python -m pytest --numprocesses $(WORKERS)
 # TensorFlow's optimizer of graphs takes a seventh of the time of pools: they do without it here, not in `make test-long`.
 test: export KERAS_PAR_TEST_GRAPPLER := 0
 test: check browser
 	$(PYTEST) -m "not long and not slow and not cluster and not gpu"
 
-# While developing: what needs neither ranks nor jobs, and a few trainings on two ranks.
+# While developing: what needs neither ranks nor jobs, and a few trainings on ranks.
 test-fast: setup
 	$(PYTEST) -m "fast and not long and not slow"
 
 # Whole jobs and trainings that would make `make test` twice as long; continuous integration runs them, too.
-test-long: WORKERS := 3
+LONG_WORKERS ?= 3
+test-long: WORKERS = $(LONG_WORKERS)
 test-long: setup browser
 	$(PYTEST) -m "long and not slow and not cluster and not gpu"
 

@@ -41,15 +41,19 @@ class Budget:
         """Yardsticks that the run took until now."""
         return (time.monotonic() - self._begin) / statistics.median(self.yardsticks)
 
+    def is_exceeded(self) -> bool:
+        return bool(self.yardsticks and self._limit and self.taken() > self._limit)
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session):
-        if self.yardsticks and self._limit and self.taken() > self._limit:
+        if self.is_exceeded():
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.yardsticks:
             yardstick = f"plain Keras takes {statistics.median(self.yardsticks):.2f} s for a training"
-            limit = f", of {self._limit} that it may take" if self._limit else ""
+            limit = f" of {self._limit} that it may take" if self._limit else ""
+            verdict = "TOO LONG: " if self.is_exceeded() else ""
             terminalreporter.write_line(
-                f"{yardstick}, by {len(self.yardsticks)} that were timed; this run took {self.taken():.0f} such{limit}"
+                f"{verdict}{yardstick} (median of {len(self.yardsticks)}); this run took {self.taken():.0f} such{limit}"
             )

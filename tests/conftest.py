@@ -88,7 +88,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(Budget(config.getoption("budget")), BUDGET)
+    is_worker = hasattr(config, "workerinput")  # whose time the process that began it counts
+    config.pluginmanager.register(Budget(None if is_worker else config.getoption("budget")), BUDGET)
     if path := os.environ.get(DURATIONS):
         config.pluginmanager.register(Recorder(Path(path)))
     if config.pluginmanager.hasplugin("xdist"):

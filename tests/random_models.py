@@ -51,13 +51,6 @@ PARTS: dict[str, tuple[int, Callable]] = {
     "batch-norm": (1, lambda x, units, activation: layers.BatchNormalization()(x)),
     "activation": (1, lambda x, units, activation: layers.Activation(activation)(x)),
     "own": (1, lambda x, units, activation: Scale()(x)),
-    "regularized": (
-        1,
-        lambda x, units, activation: layers.Dense(
-            units, activation, kernel_regularizer="l2", activity_regularizer="l2"
-        )(x),
-    ),
-    "frozen": (1, lambda x, units, activation: layers.Dense(units, activation, trainable=False)(x)),
     "fold": (1, lambda x, units, activation: layers.Flatten()(layers.Dense(4)(layers.Reshape((-1, 4))(x)))),
     "sequence-dense": (2, lambda x, units, activation: layers.Dense(units, activation)(x)),
     "sequence-norm": (2, lambda x, units, activation: layers.LayerNormalization()(x)),
@@ -77,6 +70,13 @@ PARTS: dict[str, tuple[int, Callable]] = {
     "group-norm": (3, lambda x, units, activation: layers.GroupNormalization(4)(x)),
     "image-norm": (3, lambda x, units, activation: layers.BatchNormalization()(x)),
 }
+# What is not drawn, but named.
+NAMED_PARTS: dict[str, Callable] = {
+    "frozen": lambda x, units, activation: layers.Dense(units, activation, trainable=False)(x),
+    "regularized": lambda x, units, activation: layers.Dense(
+        units, activation, kernel_regularizer="l2", activity_regularizer="l2"
+    )(x),
+}
 ENDS = {1: layers.Flatten, 2: layers.GlobalAveragePooling1D, 3: layers.GlobalAveragePooling2D}
 NUM_DIMS = {"vectors": 1, "tokens": 2, "images": 3}
 
@@ -87,7 +87,8 @@ def build(kind: str, parts: Sequence[tuple[str, int, str]]) -> keras.Model:
     if kind == "tokens":
         x = layers.Embedding(VOCABULARY, 8)(x)
     for name, units, activation in parts:
-        x = PARTS[name][1](x, units, activation)
+        part = NAMED_PARTS[name] if name in NAMED_PARTS else PARTS[name][1]
+        x = part(x, units, activation)
     return keras.Model(inputs, layers.Dense(4)(ENDS[NUM_DIMS[kind]]()(x)))
 
 

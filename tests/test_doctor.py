@@ -491,7 +491,7 @@ def test_a_missing_shared_memory_has_no_room(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "gpus", "ranks", "threads", "binding", "cycle_time"),
+    ("changes", "gpus", "num_ranks", "threads", "binding", "cycle_time"),
     [
         ({}, 0, 8, 1, "core", 0.2),
         ({"cpu_quota": 2.5}, 0, 2, 1, "core", 0.2),
@@ -503,9 +503,9 @@ def test_a_missing_shared_memory_has_no_room(monkeypatch):
         ({"allowed_cores": 1}, 2, 2, 1, "none", 1.0),
     ],
 )
-def test_the_host_decides_what_is_recommended(changes, gpus, ranks, threads, binding, cycle_time):
+def test_the_host_decides_what_is_recommended(changes, gpus, num_ranks, threads, binding, cycle_time):
     found = advice.advise(dataclasses.replace(HOST, **changes), "mpi", gpus)
-    assert found == advice.Advice("mpi", ranks, threads, binding, cycle_time)
+    assert found == advice.Advice("mpi", num_ranks, threads, binding, cycle_time)
 
 
 # The command line

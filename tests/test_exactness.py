@@ -1,11 +1,10 @@
-"""N ranks end where one process ends, for trainings that no values of `tests/trainings.py` make."""
+"""N ranks end where one process ends, for the trainings of `tests/cases.py` and `layer_cases.py`."""
 
-import keras
 import numpy as np
 import pytest
 
 from tests import tasks
-from tests.compare import log_distance, relative_distance, slot_distance
+from tests.compare import comparable, log_distance, relative_distance, slot_distance
 from tests.layer_cases import CASES
 from tests.ranks.pool import together
 
@@ -22,16 +21,6 @@ def runs() -> list:
     ]
 
 
-# From 3.16 on Keras weighs an output's loss by a batch's rows where it knows them while it traces, and by 1 elsewhere:
-# one process nearly leaves out the last batch of an epoch, if that is a smaller one.
-UNLIKE = {"nested": {"class_loss", "value_loss"}} if tuple(map(int, keras.version().split(".")[:2])) >= (3, 16) else {}
-
-
-def alike(name: str, logs: dict) -> dict:
-    """The logs of a case that are to be one process's."""
-    return {key: values for key, values in logs.items() if key not in UNLIKE.get(name, ())}
-
-
 @pytest.mark.parametrize(("size", "name"), runs())
 def test_ranks_end_where_one_process_ends(name, size, ranks, plain, exactness):
     [twin], results = together(
@@ -41,7 +30,7 @@ def test_ranks_end_where_one_process_ends(name, size, ranks, plain, exactness):
     assert len(results) == size
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), CASES[name].tolerance)
-        of_logs = log_distance(alike(name, result["logs"]), alike(name, twin["logs"]))
+        of_logs = log_distance(comparable(result["logs"]), comparable(twin["logs"]))
         assert of_logs < max(LOG_TOLERANCE, CASES[name].tolerance)
     assert slot_distance(results, twin["slots"]) <= 10 * CASES[name].tolerance
     for result in results[1:]:

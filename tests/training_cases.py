@@ -1,4 +1,4 @@
-"""Ways to train one divided model that are no values of `tests/trainings.py`: precisions, constraints, an overflow.
+"""Ways to train one divided model that no values of `tests/trainings.py` make: in half precision, with constraints, ...
 
 Nothing here imports keras_par: the same lines run in both.
 """

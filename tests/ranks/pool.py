@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
 TASK_SECONDS = 150
 RENEWED_AFTER = 200  # tasks, of each of which TensorFlow keeps graphs and memory
+HANGS = "did not return on all"  # how an error begins
 CYCLE_TIME = "1"  # milliseconds, Horovod's default; ranks of a pool are stopped where they would pause
 # Of programs that use what `tests/lean` takes away.
 WITH_EXTRAS = {"PYTHONPATH": str(REPOSITORY)}
@@ -176,7 +177,7 @@ class RankPool:
         before = self._log.read_bytes()[max(0, mark - 3000) : mark].decode(errors="replace")
         self.restart()
         raise RankError(
-            f"{begun.task.__name__} did not return on all {self.size} ranks within {begun.seconds} s, or a rank died. "
+            f"{begun.task.__name__} {HANGS} {self.size} ranks within {begun.seconds} s, or a rank died. "
             f"Last output:\n{before}\nStacks of the ranks:\n{stacks}"
         )
 
