@@ -46,23 +46,24 @@ browser:
 	fi > /dev/null 2>&1; \
 	echo "The tests of the report need a browser: install Chromium and ChromeDriver (Debian: chromium chromium-driver)."
 
-# One process runs the tests of pools of ranks, which compute, others those that start jobs, which wait.
+# Two processes share the tests. In `make test` one runs those of pools of ranks, the other what starts jobs; elsewhere,
+# where jobs take longer than pools, each has pools of its own.
 WORKERS ?= 2
-PYTEST = python -m pytest --numprocesses $(WORKERS)
+PYTEST := python -m pytest --numprocesses $(WORKERS)
 # TensorFlow's optimizer of graphs takes a seventh of the time of pools: they do without it here, not in `make test-long`.
 test: export KERAS_PAR_TEST_GRAPPLER := 0
+# Trainings in plain Keras that the tests may last as long as; some 1,700 at the last look.
+BUDGET ?= 2300
 test: check browser
-	$(PYTEST) -m "not long and not slow and not cluster and not gpu"
+	$(PYTEST) --budget $(BUDGET) -m "not long and not slow and not cluster and not gpu"
 
 # While developing: what needs neither ranks nor jobs, and a few trainings on ranks.
 test-fast: setup
 	$(PYTEST) -m "fast and not long and not slow"
 
 # Whole jobs and trainings that would make `make test` twice as long; continuous integration runs them, too.
-LONG_WORKERS ?= 3
-test-long: WORKERS = $(LONG_WORKERS)
 test-long: setup browser
-	$(PYTEST) -m "long and not slow and not cluster and not gpu"
+	$(PYTEST) --dist worksteal -m "long and not slow and not cluster and not gpu"
 
 # Hosts are network namespaces with OpenSSH servers, or a SLURM, of their own, which root makes.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env env PATH="$$PATH")
@@ -85,7 +86,7 @@ durations: setup
 	python -m tests.durations $(DURATIONS)
 
 test-all: check browser
-	$(PYTEST) -m "not cluster and not gpu"
+	$(PYTEST) --dist worksteal -m "not cluster and not gpu"
 	$(MAKE) test-cluster CLUSTER_TESTS=cluster
 	$(MAKE) test-keras KERAS=3.14.0
 	$(MAKE) test-keras KERAS=nightly

@@ -1,7 +1,7 @@
 """Covering arrays: few combinations of options in which every pair of values occurs, in place of all combinations."""
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 Row = dict[str, str]
 
@@ -36,12 +36,12 @@ def covering(
     return found
 
 
-def with_each_value(rows: Sequence[Row]) -> list[Row]:
-    """Few of the rows, in which each value is that some row has."""
-    missing, found = set().union(*(row.items() for row in rows)), []
+def fewest(rows: Sequence[Row], of: Callable[[Row], set]) -> list[Row]:
+    """Few of the rows, such that they have together all that `of` finds in any row."""
+    missing, found = set().union(*map(of, rows)), []
     while missing:
-        found.append(max(rows, key=lambda row: len(missing & row.items())))
-        missing -= found[-1].items()
+        found.append(max(rows, key=lambda row: len(missing & of(row))))
+        missing -= of(found[-1])
     return found
 
 

@@ -1,4 +1,4 @@
-"""N ranks end where one process ends: each value of `tests/trainings.py`, each pair of values, and each triple."""
+"""N ranks end where one process ends: with each value of `tests/trainings.py`, each pair of values, and each triple."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests import trainings
 from tests.compare import comparable, log_distance, relative_distance, slot_distance
-from tests.covering import covering, fits, meetings, with_each_value
+from tests.covering import covering, fewest, fits, meetings
 from tests.ranks.pool import HANGS, together
 from tests.trainings import AXES, UNFIT
 
@@ -15,16 +15,21 @@ TOLERANCE = 1e-10  # of float64
 LOGS = 1e-6  # of losses and metrics, which Keras sums in float32 in part
 
 PAIRS = covering(AXES, 2, UNFIT)
-EACH = with_each_value(PAIRS)
+EACH = fewest(PAIRS, lambda row: set(row.items()))
+MANY_VALUES = ("model", "optimizer")
+WITH_EACH_STRATEGY = fewest(
+    PAIRS, lambda row: {(row["strategy"], axis, row[axis]) for axis in AXES if axis not in MANY_VALUES}
+)
 USUAL = {axis: values[0] for axis, values in AXES.items()}
 NUM_PARTS = 40  # of the trainings that all triples take
 
 
 def runs() -> list:
-    """In `make test` each value is in a training, in `make test-long` each pair."""
-    return [
-        pytest.param(row, id="-".join(row.values()), marks=() if row in EACH else pytest.mark.long) for row in PAIRS
+    """`make test` has each value, `make test-long` each strategy with those of most axes, `make test-all` each pair."""
+    marks = [
+        () if row in EACH else pytest.mark.long if row in WITH_EACH_STRATEGY else pytest.mark.slow for row in PAIRS
     ]
+    return [pytest.param(row, id="-".join(row.values()), marks=mark) for row, mark in zip(PAIRS, marks, strict=True)]
 
 
 def differ_nowhere(training: dict, ranks, plain, exactness) -> None:
