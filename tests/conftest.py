@@ -70,7 +70,7 @@ def pytest_sessionfinish(session):
 def pytest_collection_modifyitems(items):
     """Marks what is fast, what `sweeps` leaves to `make test-long`, and what that leaves to `make test-all`."""
     for item in items:
-        if kind_of(item) == "pure" or item.path.name == "test_one_process.py":
+        if kind_of(item) == "pure" or item.path.name == "test_exactness.py":
             item.add_marker(pytest.mark.fast)
     for every, mark in ((EVERY, pytest.mark.long), (LONG_EVERY, pytest.mark.slow)):
         seen: Counter[str] = Counter()
