@@ -16,6 +16,7 @@ from rich.table import Table
 
 DURATIONS = "KERAS_PAR_TEST_DURATIONS"  # the variable that names the file of a run
 JOBS = ("tests.launcher", "tests.jobs", "tests.worlds", "tests.hosts", "tests.browser")
+POOLS = {"ranks", "plain"}  # fixtures
 KINDS = ("pure", "pools of ranks", "started jobs", "hosts")
 PHASES = ("setup", "call", "teardown")
 
@@ -34,14 +35,14 @@ def imports(path: Path) -> frozenset[str]:
 def uses_pools(path: Path) -> bool:
     """True if a file's tests or fixtures ask for pools of ranks or of plain Keras."""
     functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
-    return any({"ranks", "plain"} & {each.arg for each in function.args.args} for function in functions)
+    return any(POOLS & {each.arg for each in function.args.args} for function in functions)
 
 
 def kind_of(item) -> str:
     """What a test needs: nothing, pools of ranks, jobs that it starts, or hosts."""
     if item.get_closest_marker("cluster"):
         return "hosts"
-    if {"ranks", "plain"} & set(item.fixturenames):
+    if POOLS & set(item.fixturenames):
         return "pools of ranks"
     return "started jobs" if imports(item.path) & set(JOBS) else "pure"
 

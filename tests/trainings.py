@@ -116,6 +116,8 @@ UNFIT: list[dict[str, Any]] = [
     # Equal rows of a table are squared one by one by one process, and added before where these divide it.
     {"model": TOKENS, "optimizer": SQUARING, "strategy": ["mesh 2x1", "mesh 2x2"]},
     {"model": TOKENS, "optimizer": SQUARING, "strategy": list(MESHES), "step": ["own", "clipping", "hand-made"]},
+    # Optimizers of whole variables are given a divided table's gradient with equal rows added up.
+    {"model": TOKENS, "optimizer": ["adafactor", "lamb", "muon"], "strategy": list(MESHES)},
     # Such a step uses no optimizer.
     {"step": ["hand-made"], "optimizer": [name for name in OPTIMIZERS if name != "sgd"]},
     # At the end of data of unknown length plain Keras counts a step too many, unless it is one of several.
@@ -234,7 +236,9 @@ def model_of(training: dict[str, Any]) -> keras.Model:
     else:
         plain = random_models.build(kind, parts)
         outputs = plain.outputs[0]
-    model = (keras.Model if training["step"] == "Keras's" else Own)(plain.inputs[0], outputs)
+    if training["step"] == "Keras's":
+        return keras.Model(plain.inputs[0], outputs)
+    model = Own(plain.inputs[0], outputs)
     model.kind = training["step"]
     return model
 
@@ -267,16 +271,14 @@ def layout_of(training: dict[str, Any]) -> dict[str, tuple]:
     model = model_of(training)
     keras.utils.clear_session(free_memory=False)
     mesh = MESHES[training["strategy"]]
+    if "choices" in training:
+        return random_models.layout_of(model, mesh, training["choices"])
     draw = Random(training.get("seed", seed_of_layout(training)))
-    while True:
-        choices = training.get("choices") or [draw.randrange(100) for _ in range(7)]
-        layout = random_models.layout_of(model, mesh, choices)
-        if any(
-            dict(zip(("batch", "model"), mesh, strict=True))[axis] > 1
-            for axes in layout.values()
-            for axis in filter(None, axes)
-        ):
-            return layout
+    divides = {axis for axis, size in zip(("batch", "model"), mesh, strict=True) if size > 1}
+    layout: dict[str, tuple] = {}
+    while not any(divides & set(axes) for axes in layout.values()):
+        layout = random_models.layout_of(model, mesh, [draw.randrange(100) for _ in range(7)])
+    return layout
 
 
 def seed_of_layout(training: dict[str, Any]) -> int:
@@ -335,9 +337,7 @@ def fitted(model: keras.Model, training: dict[str, Any]) -> dict:
     extra = {"validation_data": cut((x, y), 0, 5), "validation_batch_size": 3} if also == "validation" else {}
     history = model.fit(**data_of(training), epochs=2, verbose=0, **extra).history
     state = [] if training["step"] == "hand-made" else model.optimizer.variables
-    if (
-        training["strategy"] in MESHES
-    ):  # sums of steps' gradients are one process's along one axis, parts along the other
+    if training["strategy"] in MESHES:  # sums of steps' gradients add up along one axis, and are copies along the other
         state = [variable for variable in state if "gradient_accumulator" not in variable.name]
     found = {
         "weights": model.get_weights(),
