@@ -68,6 +68,7 @@ def train(
     tf32: bool = False,
     jit: bool = False,
     dropout: float = 0.0,
+    clip: float | None = None,
     mesh: tuple | None = None,
     **options,
 ) -> dict:
@@ -79,7 +80,7 @@ def train(
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
     with divided(mesh) if mesh is not None and distributed else strategy_scope(distributed, **options):
         model = MODELS[name](dropout)
-        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=clip)
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=jit)
         x, y = data(model, ROWS * STEPS)
         tf.config.experimental.reset_memory_stats("GPU:0")

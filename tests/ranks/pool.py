@@ -47,9 +47,11 @@ def scripts() -> Path:
 def environment(**extra: str) -> dict[str, str]:
     """The variables a launched rank needs here: root may run mpirun, one thread a rank, no GPU, quiet TensorFlow.
 
+    With `KERAS_PAR_TEST_GPU` ranks see that GPU, which then multiplies float32 in full precision, not as TF32.
     Horovod looks for work every 5 ms: every 0.2 ms, two ranks that pause take a core from the tests beside them. Unless
     `WITH_EXTRAS` are among the extra ones, a rank starts sooner by what `tests/lean` takes away.
     """
+    gpu = os.environ.get("KERAS_PAR_TEST_GPU")
     return {
         **os.environ,
         "PATH": f"{scripts()}{os.pathsep}{os.environ['PATH']}",
@@ -61,7 +63,8 @@ def environment(**extra: str) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "OMP_NUM_THREADS": "1",
         "HOROVOD_CYCLE_TIME": "5",
-        "CUDA_VISIBLE_DEVICES": os.environ.get("KERAS_PAR_TEST_GPU", ""),
+        "CUDA_VISIBLE_DEVICES": gpu or "",
+        **({"NVIDIA_TF32_OVERRIDE": "0"} if gpu else {}),
         "PYTHONWARNINGS": "error::UserWarning:keras_par",
         **extra,
     }

@@ -49,6 +49,7 @@ class Binding:
         self.shares_weights = True  # as long as nobody wanted ranks to begin with other ones
         self.weighted_at_tape: set[int] = set()  # `identity`s of variables whose gradients own steps have weighted
         self.summed_at_tape: set[int] = set()  # the same, summed over ranks
+        self.sliced_at_tape: set[int] = set()  # of those, where the sums were slices
         self.probed: set[str] = set()  # methods whose first batch was looked at
         self.kinds_of_losses: dict[int, Any] = {}  # by the `id`s of losses that are not Keras's, the same on all ranks
         self.sums_losses = False  # losses of the user's own were found to be sums over rows

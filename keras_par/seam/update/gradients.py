@@ -6,6 +6,7 @@ have. Keras's own step leaves the sum to the optimizer's update, see `optimizer.
 
 import contextlib
 import contextvars
+import itertools
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -231,6 +232,8 @@ def summed(step: steps.Step, gradients: list, variables: list, have_shapes: bool
         return gradients
     step.require_plain("a gradient of variables that is taken beside the optimizer's")
     step.binding.summed_at_tape |= own
+    are_slices = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
+    step.binding.sliced_at_tape |= set(map(identity, itertools.compress(variables, are_slices)))
     gradients = with_shapes(gradients, variables) if have_shapes else gradients
     if step.thin:  # what a stand-in row gives does not count, even if it is NaN
         counts = tf.cast(step.local > 0, tf.float32)

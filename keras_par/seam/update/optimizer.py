@@ -9,6 +9,7 @@ from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
 from keras_par.comm.reducer import scaled
 from keras_par.seam.table.patch import wrap
+from keras_par.seam.update import same_rows
 from keras_par.seam.update.gradients import newest_ranges, of_shards, weight_of, with_shapes
 from keras_par.seam.update.sharded_optimizer import targets
 from keras_par.sharding import step as steps
@@ -119,6 +120,8 @@ def apply_several(original):
 def reduce_and_apply(original, optimizer, step: steps.Step, grads: list, trainable_variables, variables: list):
     """Runs an optimizer's own apply on weighted gradients, with the reduction where it belongs."""
     reduced = frozenset() if step.is_stock else frozenset(step.binding.summed_at_tape)
+    if not step.is_stock:
+        grads = same_rows.of_own_step(step, grads, variables)
     if accumulates(optimizer):
         grads, reduced = to_accumulate(step, grads, variables, reduced)
     elif isinstance(optimizer, LossScaleOptimizer):

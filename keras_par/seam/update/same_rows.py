@@ -1,13 +1,17 @@
 """Gives all ranks rank 0's sums of slices, which a GPU adds up in another order, and with other bits, each time."""
 
+from typing import Any
+
 import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from keras_par.comm.communicator import Communicator
+from keras_par.comm.reducer import Gradient, values_of, with_values
 from keras_par.seam.update.slots import is_accumulator, slots_by_variable
 from keras_par.sharding import copies
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import numbered
-from keras_par.sharding.views import is_sharded
+from keras_par.sharding.views import identity, is_sharded
 
 
 def share(optimizer: BaseOptimizer, pairs: list, elementwise: bool) -> None:
@@ -36,9 +40,52 @@ def share(optimizer: BaseOptimizer, pairs: list, elementwise: bool) -> None:
         return
     slots = slots_by_variable(optimizer)
     for slices, variable in pairs:
-        ranks = step.communicator if is_sharded(variable) else step.binding.communicator
         rows, _ = tf.unique(slices.indices)
         held = [each._value for each in (variable, *slots.get(id(variable), ()))]
-        firsts = ranks.broadcast([tf.gather(each, rows) for each in held], numbered("rows"))
+        firsts = holders(step, variable).broadcast([tf.gather(each, rows) for each in held], numbered("rows"))
         for each, first in zip(held, firsts, strict=True):
             each.scatter_update(tf.IndexedSlices(first, rows))
+
+
+def added_up(slices: tf.IndexedSlices, variable: Any) -> tf.Tensor:
+    """The dense gradient that slices, the same on all ranks, add up to: the first rank's, at `share`'s cost.
+
+    Args:
+        slices: a gradient.
+        variable: that it is of.
+    """
+    dense, step = tf.convert_to_tensor(slices), steps.current()
+    if step is None or copies.repeats_bits():
+        return dense
+    rows, _ = tf.unique(slices.indices)
+    [firsts] = holders(step, variable).broadcast([tf.gather(dense, rows)], numbered("rows"))
+    return tf.tensor_scatter_nd_update(dense, rows[:, tf.newaxis], firsts)
+
+
+def of_own_step(step: steps.Step, gradients: list[Gradient], variables: list) -> list[Gradient]:
+    """What a step of the user's own has made of summed gradients: the first rank's, if it has added slices up.
+
+    It may have made other gradients by that, as a clipping by their norm does. Costs, where such sums have no order,
+    one broadcast of all these gradients.
+    """
+    sliced = step.binding.sliced_at_tape
+    are_dense = [
+        isinstance(gradient, tf.Tensor) and identity(variable) in sliced
+        for gradient, variable in zip(gradients, variables, strict=True)
+    ]
+    if copies.repeats_bits() or not any(are_dense):
+        return gradients
+    result = list(gradients)
+    for kind in (False, True):  # shards are held by other ranks than wholes
+        places = [i for i, each in enumerate(variables) if result[i] is not None and is_sharded(each) == kind]
+        if places:
+            own = [values_of(result[i]) for i in places]
+            firsts = holders(step, variables[places[0]]).broadcast(own, numbered("own step"))
+            for i, first in zip(places, firsts, strict=True):
+                result[i] = with_values(result[i], first)
+    return result
+
+
+def holders(step: steps.Step, variable: Any) -> Communicator:
+    """The ranks that hold the same of a variable as this one."""
+    return step.communicator if is_sharded(variable) else step.binding.communicator

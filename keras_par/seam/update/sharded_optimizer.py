@@ -8,7 +8,9 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm import world
-from keras_par.comm.reducer import values_of
+from keras_par.comm.reducer import scaled, values_of
+from keras_par.seam.update import same_rows
+from keras_par.sharding import copies
 from keras_par.sharding.names import unique
 from keras_par.sharding.parts import has_own_part, own_part_of
 from keras_par.sharding.views import is_local, local_view, placement_of, sharded
@@ -69,22 +71,29 @@ def apply_gradients(original):
 
 
 def clip_gradients(original):
-    """Clips by norms of whole gradients. Costs one all-reduce of some numbers for each axis that divides any."""
+    """Clips by norms of whole gradients. Costs one all-reduce of some numbers for each axis that divides any.
+
+    Slices are clipped here, too, where ranks do not add them up with the same bits: the norm is that of their values,
+    and by a global norm they become dense, see `same_rows`.
+    """
 
     def replacement(self, grads):
         variables = targets()
         grads = [own_part_of(gradient, variable) for gradient, variable in zip(grads, variables, strict=True)]
         by_norm, by_global_norm = self.clipnorm, self.global_clipnorm
-        if not any(map(has_parts, variables)) or not (by_norm or by_global_norm):
+        have_own_bits = not copies.repeats_bits() and any(isinstance(each, tf.IndexedSlices) for each in grads)
+        if not (any(map(has_parts, variables)) or have_own_bits) or not (by_norm or by_global_norm):
             return original(self, grads)
         squares = whole_squares(grads, variables)
         if by_norm:
             scales = [None if square is None else norm_scale(square, by_norm) for square in squares]
-            return [None if g is None else times(g, s, is_sparse=True) for g, s in zip(grads, scales, strict=True)]
+            return [scaled(gradient, scale) for gradient, scale in zip(grads, scales, strict=True)]
         norm = tf.sqrt(tf.add_n([square for square in squares if square is not None]))
         # As Keras has it: infinite and NaN norms make the gradients NaN.
         scale = by_global_norm * tf.minimum(1.0 / norm, 1.0 / by_global_norm) + (norm - norm)
-        return [None if g is None else times(g, scale, is_sparse=False) for g in grads]
+        pairs = zip(grads, variables, strict=True)
+        dense = [same_rows.added_up(g, v) if isinstance(g, tf.IndexedSlices) else g for g, v in pairs]  # as Keras does
+        return [scaled(gradient, scale) for gradient in dense]
 
     return replacement
 
@@ -93,14 +102,6 @@ def norm_scale(square: tf.Tensor, clipnorm: float) -> tf.Tensor:
     """What a gradient is multiplied by to have at most that norm."""
     norm = tf.sqrt(square)
     return tf.where(norm > clipnorm, clipnorm / norm, tf.ones_like(norm))
-
-
-def times(gradient: Any, scale: tf.Tensor, is_sparse: bool) -> Any:
-    """The gradient scaled; with `is_sparse` False gradients of single rows become dense, as in Keras's global norm."""
-    if isinstance(gradient, tf.IndexedSlices) and is_sparse:
-        values = gradient.values * tf.cast(scale, gradient.dtype)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return tf.convert_to_tensor(gradient) * tf.cast(scale, gradient.dtype)
 
 
 def whole_squares(grads: list, variables: list) -> list:
