@@ -13,7 +13,6 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tests.cases import in_dtype
-from tests.compare import relative_distance
 from tests.tasks import seed, strategy_scope
 
 ROWS, BATCH_SIZE = 22, 8  # a last batch of 6, which 4 ranks do not divide
@@ -165,7 +164,10 @@ class Summing(keras.Model):
 
 
 def trained(name: str, distributed: bool, weighted: bool = False, **compiled) -> dict:
-    """Weights, logs and a test's result of a training with a loss of the table, or of what is added to it."""
+    """Weights, logs and a test's result of a training with a loss of the table, or of what is added to it.
+
+    "each" has an output, on layers of its own, for each loss of the table.
+    """
     kind, _, what = name.partition(": ")
     seed(distributed)
     said: list[str] = []
@@ -188,9 +190,18 @@ def trained(name: str, distributed: bool, weighted: bool = False, **compiled) ->
                 shared = layers.Dense(8, "tanh")(inputs)
                 model = keras.Model(inputs, [layers.Dense(4, name="a")(shared), layers.Dense(4, name="b")(shared)])
                 x, y = x, [y, y**2]
+            elif kind == "each":
+                inputs = layers.Input([6])
+                inner = {each: layers.Dense(8, "tanh")(inputs) for each in LOSSES}
+                named = {each.replace(" ", "_"): each for each in LOSSES}
+                outputs = {each: layers.Dense(4, name=each)(inner[named[each]]) for each in named}
+                outputs["circle"] = layers.UnitNormalization()(outputs["circle"])  # its loss would grow without end
+                model = keras.Model(inputs, outputs)
+                y = {each: data(named[each])[1] for each in named}
             else:
                 model = network()
-            loss = {"outputs": ["mse", rmse]}.get(kind) or (loss_of(name) if name in LOSSES else "mse")
+            losses = {"outputs": ["mse", rmse], "each": {each.replace(" ", "_"): loss_of(each) for each in LOSSES}}
+            loss = losses.get(kind) or (loss_of(name) if name in LOSSES else "mse")
             model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, **compiled)
             weights = {"sample_weight": np.linspace(0.5, 2, ROWS)} if weighted else {}
             fitted = model.fit(x, y, batch_size=BATCH_SIZE, epochs=2, shuffle=False, verbose=0, **weights)
@@ -201,7 +212,17 @@ def trained(name: str, distributed: bool, weighted: bool = False, **compiled) ->
         "weights": [np.asarray(weight) for weight in model.get_weights()],
         "logs": {**fitted.history, **{f"test {key}": [value] for key, value in tested.items()}},
         "said": [each for each in said + [str(each.message) for each in caught] if "keras-par" in each],
+        "kinds": kinds(model) if distributed and kind == "each" else {},
     }
+
+
+def kinds(model: keras.Model) -> dict[str, str]:
+    """What a rank takes the losses of the table for, each of which a model has in their order."""
+    from keras_par.seam.models.binding import bound
+    from keras_par.seam.step.batch_loss import kind_of
+
+    losses = model._compile_loss._flat_losses
+    return {name: kind_of(each.loss, bound(model).kinds_of_losses) for name, each in zip(LOSSES, losses, strict=True)}
 
 
 class Deviation(layers.Layer):
@@ -264,30 +285,6 @@ def said_of_layer(name: str) -> dict:
         model.fit(x, y, batch_size=2 * BATCH_SIZE, epochs=2, shuffle=False, verbose=0)
     found = [str(each.message) for each in caught if "keras-par" in str(each.message)]
     return {"said": found, "calls": float(layer.calls.value) if name == "counting" else None}
-
-
-def kinds() -> dict[str, str]:
-    """What rank 0 takes each loss of the table for."""
-    found = {}
-    for name in LOSSES:
-        seed(True)
-        with strategy_scope(True):
-            model = network()
-            model.compile("sgd", loss_of(name))
-            x, y = data(name)
-            model.fit(x, y, batch_size=BATCH_SIZE, verbose=0)
-        from keras_par.seam.models.binding import bound
-        from keras_par.seam.step.batch_loss import kind_of
-
-        [loss] = model._compile_loss._flat_losses
-        found[name] = kind_of(loss.loss, bound(model).kinds_of_losses)
-    return found
-
-
-def distance(result: dict, twin: dict) -> float:
-    logs = [max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(result["logs"][key], twin["logs"][key], strict=True))
-            for key in twin["logs"]]  # fmt: skip
-    return max(relative_distance(result["weights"], twin["weights"]), *logs)
 
 
 def may_mix() -> dict[str, bool]:

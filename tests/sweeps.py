@@ -6,8 +6,6 @@ A number should share no divisor with that of ranks or layouts, which come in tu
 # What `make test` leaves is run by `make test-long`.
 
 EVERY = {
-    "test_batch_losses.py::test_it_does_so_on_any_ranks_with_any_step": 3,
-    "test_batch_losses.py::test_it_trains_and_tests_as_in_one_process": 3,
     "test_callback_memory.py::test_on_as_many_ranks_it_decides_the_same_bit_by_bit": 3,
     "test_catalogue.py::test_a_strategy_ends_where_one_process_ends": 9,
     "test_checkpoint.py::test_resuming_takes_the_one_before_and_warns": 3,
@@ -57,7 +55,6 @@ EVERY = {
 # Of what `make test` leaves, `make test-long` runs every n-th case, and `make test-all` the others. These sweeps took
 # longest as wholes. Continuous integration is to end well before it is cut off.
 LONG_EVERY = {
-    "test_batch_losses.py::test_it_does_so_on_any_ranks_with_any_step": 3,
     "test_catalogue.py::test_a_strategy_ends_where_one_process_ends": 5,
     "test_communicators.py::test_a_breach_is_found_on_every_rank": 3,
     "test_exactness.py::test_ranks_end_where_one_process_ends": 3,

@@ -3,13 +3,30 @@
 import pytest
 
 from tests import batch_loss_tasks as tasks
+from tests.compare import relative_distance
 from tests.ranks.pool import together
 
 ADDED = ("added: each row", "added: sum", "added: mean", "added: means of columns", "activity: l2", "step: sum")
-QUICK_ON_3 = ("rmse", "sum", "added: each row", "step: sum")
+KINDS = {name: "batch" if name in tasks.ACROSS else "rows" for name in tasks.LOSSES} | {
+    **{"sum": "sum", "mean": "mean", "mean that is summed": "mean"},
+    **{"dice": "batch", "tversky": "batch", "subclass that is summed": "batch"},
+}
 
 
-def require_one_process_s(name: str, size: int, ranks, plain, exactness, **how) -> list[dict]:
+@pytest.mark.parametrize(
+    ("name", "size", "how"),
+    [
+        *(("each", size, {}) for size in (2, 3)),
+        ("each", 2, {"run_eagerly": True}),
+        ("each", 2, {"steps_per_execution": 2}),
+        *((name, 2, {}) for name in ("rmse", "sum", "circle", "outputs: two", *ADDED)),
+        *((name, 3, {}) for name in ("sum", "added: each row", "step: sum")),
+        *(pytest.param(name, 4, {}, marks=pytest.mark.long) for name in ("each", *ADDED)),
+        *((name, 2, {"weighted": True}) for name in ("mean", "class balanced")),
+        ("each row", 2, {"jit_compile": True}),
+    ],
+)
+def test_it_trains_and_tests_as_in_one_process(name, size, how, ranks, plain, exactness):
     [twin], results = together(
         plain.begin(tasks.trained, name=name, distributed=False, **how),
         ranks(size).begin(tasks.trained, name=name, distributed=True, **how),
@@ -17,38 +34,13 @@ def require_one_process_s(name: str, size: int, ranks, plain, exactness, **how) 
     assert len(results) == size
     for result in results:
         assert result["logs"].keys() == twin["logs"].keys()
-        exactness(tasks.distance(result, twin), 1e-12)
-    return results
-
-
-@pytest.mark.parametrize("name", [*tasks.LOSSES, *ADDED, "outputs: two"])
-def test_it_trains_and_tests_as_in_one_process(name, ranks, plain, exactness):
-    results = require_one_process_s(name, 2, ranks, plain, exactness)
+        for key, values in twin["logs"].items():
+            assert result["logs"][key] == pytest.approx(values, rel=1e-12, abs=1e-15), key
+        exactness(relative_distance(result["weights"], twin["weights"]), 1e-12)
+        if name == "each" and size == 2:
+            assert result["kinds"] == KINDS, "only losses that need the whole batch are given it"
     warned = [each for each in results[0]["said"] if "is summed over ranks" not in each]
-    assert warned == [] and results[1]["said"] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "how"),
-    [
-        *((name, 3, {}) for name in QUICK_ON_3),
-        *(pytest.param(name, 4, {}, marks=pytest.mark.long) for name in (*tasks.ACROSS, *ADDED)),
-        ("rmse", 2, {"run_eagerly": True}),
-        ("concordance", 2, {"steps_per_execution": 2}),
-        ("mean", 2, {"weighted": True}),
-        ("class balanced", 2, {"weighted": True}),
-        ("each row", 2, {"jit_compile": True}),
-    ],
-)
-def test_it_does_so_on_any_ranks_with_any_step(name, size, how, ranks, plain, exactness):
-    require_one_process_s(name, size, ranks, plain, exactness, **how)
-
-
-def test_only_losses_that_need_the_whole_batch_are_given_it(ranks):
-    expected = {name: "batch" if name in tasks.ACROSS else "rows" for name in tasks.LOSSES}
-    expected |= {"sum": "sum", "mean": "mean", "mean that is summed": "mean", "dice": "batch", "tversky": "batch"}
-    expected |= {"subclass that is summed": "batch"}
-    assert ranks(2).run(tasks.kinds) == [expected] * 2
+    assert warned == [] and all(result["said"] == [] for result in results[1:])
 
 
 @pytest.mark.parametrize("name", tasks.LAYERS)
