@@ -175,52 +175,41 @@ def test_every_wrong_type_is_named(path, value, tmp_path):
     assert f"table.json: {shown(path)} is " in sentence or missing_inside in sentence
 
 
+FIRST_DEVICE = "server_list[0].device[0]"
+
+
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("name", "value", "said"),
     [
         (
-            ("server_list", 0, "device", 1, "rank_id"),
-            "2",
-            "server_list[0].device[1].rank_id is 2, which server_list[0].device[0] has already: give every device its "
-            "own rank.",
-        ),
-        (
-            ("server_list", 1, "device", 0, "rank_id"),
-            0,
-            "server_list[1].device[0].rank_id is 0, which server_list[0].device[1] has already",
-        ),
-        (
-            ("server_list", 0, "device", 1, "device_id"),
-            "0",
-            "server_list[0].device[1].device_id is 0, which server_list[0].device[0] has already: list every device "
-            "of a server once.",
-        ),
-        (
-            ("server_list", 1, "server_id"),
-            "10.0.0.2",
-            "server_list[1].server_id is 10.0.0.2, which server_list[0] has already",
-        ),
-        (
-            ("server_list", 0, "device", 0, "rank_id"),
+            f"{FIRST_DEVICE}.rank_id",
             7,
-            "server_list[0].device[0].rank_id is 7, but the table has 3 device(s) and none with rank 2: number them "
-            "from 0 to 2.",
+            "7, but the table has 3 device(s) and none with rank 2: number them from 0 to 2.",
         ),
-        (("server_count",), 3, "server_count is 3, but server_list has 2 server(s): write that number."),
-        (("version",), "0.1", "version is '0.1', but must be the text '1.0'."),
-        (("status",), "initializing", "status is 'initializing', but must be the text 'completed'."),
         (
-            ("server_list", 0, "server_id"),
-            "-oX",
-            "server_list[0].server_id is '-oX', but must be a host's name or IPv4",
+            "server_list[0].device[1].rank_id",
+            "2",
+            f"2, which {FIRST_DEVICE} has already: give every device its own rank.",
         ),
+        ("server_list[1].device[0].rank_id", 0, "0, which server_list[0].device[1] has already"),
+        (
+            "server_list[0].device[1].device_id",
+            "0",
+            f"0, which {FIRST_DEVICE} has already: list every device of a server once.",
+        ),
+        ("server_list[1].server_id", "10.0.0.2", "10.0.0.2, which server_list[0] has already"),
+        ("server_list[0].server_id", "-oX", "'-oX', but must be a host's name or IPv4"),
+        ("server_count", 3, "3, but server_list has 2 server(s): write that number."),
+        ("version", "0.1", "'0.1', but must be the text '1.0'."),
+        ("status", "initializing", "'initializing', but must be the text 'completed'."),
     ],
 )
-def test_a_wrong_value_is_named(path, value, said, tmp_path):
+def test_a_wrong_value_is_named(name, value, said, tmp_path):
     content = table()
+    [path] = [each for each in ALL_PATHS if shown(each) == name]
     parent(content, path)[path[-1]] = value
     path = written(tmp_path, content)
-    assert f"keras-par: {path}: {said}" in refused(read_rank_table, path)
+    assert f"keras-par: {path}: {name} is {said}" in refused(read_rank_table, path)
 
 
 @pytest.mark.parametrize(

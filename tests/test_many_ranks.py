@@ -49,7 +49,7 @@ def test_a_job_of_simulated_agents(scenario, status, words, orders):
     found = rehearse(scenario, RANKS, SECONDS, hang_after=6.0)
     assert found.status == status
     assert re.search(words, found.text), found.text
-    assert found.named < 5
+    assert found.named < 10
     ends = {"terminate": RANKS} if scenario == "hang" else {}
     assert found.heard == {"environment": RANKS, **orders, **ends, "dismiss": RANKS}
     assert found.sent["hello"] == found.sent["exit"] == found.sent["output"] == RANKS
@@ -77,7 +77,7 @@ def test_an_agent_whose_beat_is_rare_is_not_doubted_before_it(monkeypatch):
     member = Member(object(), "node1", State(0), beat=10.0)
     plan = Plan("mpi", (Place(0, "node1"),), (), {}, None)
     silence = Silence(plan, Members({0: member}), Lost())
-    for seconds, found in ((15.0, []), (18.0, [(0, member)])):
+    for seconds, found in ((12.0, []), (18.0, [(0, member)])):
         member.heard = time.monotonic() - seconds
         assert list(silence.look(None, frozenset())) == found
     held = frozenset([member.channel])
@@ -243,7 +243,7 @@ def test_of_too_many_strangers_the_first_are_turned_away(desk, monkeypatch):
     monkeypatch.setattr(switchboard, "MOST_STRANGERS", 4)
     desk, heard = desk
     [address] = json.loads(desk.invitation)["addresses"]
-    silent = [socket.create_connection(address, timeout=5) for _ in range(10)]
+    silent = [socket.create_connection(address, timeout=60) for _ in range(10)]
     for each in silent[:6]:
         assert len(wire.received(each, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not each.recv(1)
     channel = agent(desk)
@@ -254,11 +254,11 @@ def test_of_too_many_strangers_the_first_are_turned_away(desk, monkeypatch):
 
 
 def test_strangers_are_not_heard_and_keep_nobody_out(desk, monkeypatch):
-    monkeypatch.setattr(switchboard, "STRANGER_SECONDS", 0.3)
+    monkeypatch.setattr(switchboard, "STRANGER_SECONDS", 1.0)
     desk, heard = desk
     [[host, port]] = json.loads(desk.invitation)["addresses"]
-    silent = [socket.create_connection((host, port), timeout=5) for _ in range(50)]
-    liar = socket.create_connection((host, port), timeout=5)
+    silent = [socket.create_connection((host, port), timeout=60) for _ in range(50)]
+    liar = socket.create_connection((host, port), timeout=60)
     liar.sendall(b"x" * (wire.NONCE_BYTES + wire.PROOF_BYTES) + wire.packed({"hello": 0}))
     assert len(wire.received(liar, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not liar.recv(1)
     with pytest.raises(OSError, match="cannot be reached at any of"):
@@ -296,7 +296,7 @@ def test_an_agent_talks_to_nobody_who_does_not_know_the_key():
 
 def test_a_launcher_that_does_not_read_is_not_lost(monkeypatch):
     """What a rank prints fills the connection while its user pages through it; the host still answers."""
-    monkeypatch.setattr(wire, "SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr(wire, "SILENCE_SECONDS", 0.5)
     with contextlib.ExitStack() as sockets:
         door = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
         own = sockets.enter_context(socket.create_connection(door.getsockname()))
@@ -305,7 +305,7 @@ def test_a_launcher_that_does_not_read_is_not_lost(monkeypatch):
         with contextlib.suppress(BlockingIOError):
             while True:
                 own.send(bytes(1 << 16))
-        deadline = time.monotonic() + 6
+        deadline = time.monotonic() + 2  # the kernel asks less often each time
         while time.monotonic() < deadline:
             assert not wire.Channel(own).is_lost
             time.sleep(0.01)

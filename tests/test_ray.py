@@ -1,5 +1,6 @@
 """`kp.ray.run` on clusters of several of Ray's nodes: results, training, failures, a node that dies, nothing left."""
 
+import contextlib
 import importlib.util
 import json
 import re
@@ -10,6 +11,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,8 @@ from tests.ranks.pool import environment, scripts
 
 pytestmark = pytest.mark.cluster
 JOB_SECONDS = 200
-NAMED_WITHIN = 10.0  # seconds from a node's death to the error
+ALL_SECONDS = 500  # of the script that asks one cluster for many things
+NAMED_WITHIN = 20.0  # seconds from a node's death to the error
 LOST_WITHIN = 90.0  # the same where no connection tells of it, so that Ray must find out
 FIRST, SECOND = NAMES = ("kp-ray-0", "kp-ray-1")
 VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": None}
@@ -42,20 +45,36 @@ BEGIN = """
     ray.init(address=cluster.address)
     tell = {}
 
+    def all_free(cpus, seconds=30):
+        # True as soon as so many are free, False if they are not in time
+        end = time.monotonic() + seconds
+        while (free := ray.available_resources().get("CPU", 0) == cpus) is False and time.monotonic() < end:
+            time.sleep(0.1)
+        return free
+
     def tell_all():
-        tell["free"] = ray.available_resources().get("CPU", 0)
         ray.shutdown()
         cluster.shutdown()
         print(json.dumps(tell), flush=True)
 """
 
 
-@pytest.fixture(autouse=True)
-def folder_of_ray(monkeypatch):
+@contextlib.contextmanager
+def folder_of_ray() -> Iterator[Path]:
     """Where Ray keeps its files, by a name that is short enough for sockets; it is gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="kp-ray-", ignore_cleanup_errors=True) as folder:
-        monkeypatch.setenv("RAY_TMPDIR", folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="kp-ray-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)
         yield Path(folder)
+
+
+@pytest.fixture
+def rays():
+    """The folder where Ray keeps its files in a test."""
+    with folder_of_ray() as folder:
+        yield folder
 
 
 def start(folder: Path, text: str) -> Job:
@@ -68,6 +87,15 @@ def found(ended: Ended) -> dict:
     """What a script has told, which is its last line."""
     assert ended.status == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> tuple[Ended, dict]:
+    """How a script ended that asks one cluster for all that follows, and what it has told."""
+    with folder_of_ray():
+        text = RESULTS + TRAINING + EXECUTOR + FAILURES + A_NODE_DIES + "    tell_all()\n"
+        ended = start(tmp_path_factory.mktemp("ray"), text).wait(ALL_SECONDS)
+    return ended, found(ended)
 
 
 RESULTS = """
@@ -88,21 +116,19 @@ RESULTS = """
         }
     two = kp.ray.run(lambda: os.environ["OMP_NUM_THREADS"], num_workers=1, resources_per_worker={"CPU": 2})
     tell["threads of two"] = two
-    time.sleep(1)
-    tell_all()
+    tell["free"] = all_free(4)
 """
 
 
-def test_results_come_in_the_order_of_the_ranks_from_where_they_were_placed(tmp_path):
-    ended = start(tmp_path, RESULTS).wait(JOB_SECONDS)
-    tell = found(ended)
+def test_results_come_in_the_order_of_the_ranks_from_where_they_were_placed(told):
+    ended, tell = told
     for placement, num_nodes in (("STRICT_SPREAD", 2), ("STRICT_PACK", 1)):
         got = tell[placement]
         assert got["values"] == [[5, 7, 9], [6, 8, 10]] and got["sizes"] == [2, 2]
         assert {(each["ANSWER"], each["OMP_NUM_THREADS"]) for each in got["about"]} == {("42", "1")}
         assert len({each["RAY_RAYLET_PID"] for each in got["about"]}) == num_nodes
     assert tell["threads of two"] == ["2"]
-    assert tell["free"] == 4.0, "placement groups are removed"
+    assert tell["free"], "placement groups are removed"
     assert {"[0] this is a rank", "[1] this is a rank"} <= set(ended.stdout.splitlines())
 
 
@@ -118,12 +144,12 @@ HOLD = """
 """
 
 
-def test_no_secret_is_shown(tmp_path, folder_of_ray):
+def test_no_secret_is_shown(tmp_path, rays):
     secret, path = secrets.token_hex(16), tmp_path / "token"
     path.touch(mode=0o600)
     path.write_text(secret)
     with onlooker() as seen:
-        require_kept(start(tmp_path, HOLD), seen, tmp_path, secret, 2, folder_of_ray)
+        require_kept(start(tmp_path, HOLD), seen, tmp_path, secret, 2, rays)
 
 
 TRAINING = """
@@ -138,13 +164,13 @@ TRAINING = """
         model.compile(keras.optimizers.Adam(0.01), "mse")
         return model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0).history["loss"]
 
-    tell["ranks"], tell["alone"] = kp.ray.run(train, [True], placement="STRICT_SPREAD"), train(False)
-    tell_all()
+    tell["ranks"] = kp.ray.run(train, [True], placement="STRICT_SPREAD")
+    [tell["alone"]] = kp.ray.run(train, [False], num_workers=1)
 """
 
 
-def test_ranks_of_two_nodes_train_as_one_process(tmp_path):
-    tell = found(start(tmp_path, TRAINING).wait(JOB_SECONDS))
+def test_ranks_of_two_nodes_train_as_one_process(told):
+    _, tell = told
     assert tell["ranks"][0] == tell["ranks"][1]
     assert tell["ranks"][0] == pytest.approx(tell["alone"], rel=1e-5)
 
@@ -163,6 +189,7 @@ FAILURES = """
             tell[name] = str(error)
 
     attempt("fails", fails, placement="STRICT_SPREAD")
+    all_free(4)
     attempt("no place", fails, num_workers=3, placement="STRICT_SPREAD", start_timeout=3)
     attempt("no placement", fails, placement="SOMEWHERE")
     attempt("no number", fails, num_workers=0)
@@ -170,14 +197,14 @@ FAILURES = """
     ray.shutdown()
     ray.init(address=cluster.address, runtime_env={"py_executable": "/nowhere/python"})
     attempt("no python", fails, start_timeout=4)
-    time.sleep(1)
-    tell_all()
+    tell["free after failures"] = all_free(4)
+    ray.shutdown()
+    ray.init(address=cluster.address)
 """
 
 
-def test_failures_raise_the_sentence_of_the_launcher(tmp_path):
-    ended = start(tmp_path, FAILURES).wait(JOB_SECONDS)
-    tell = found(ended)
+def test_failures_raise_the_sentence_of_the_launcher(told):
+    _, tell = told
     host = socket.gethostname()
     assert tell["fails"].startswith(f"keras-par: rank 1 failed first\nRank 1 on host {host} exited with status 1")
     assert "Error: ValueError: this is the trouble\nLast line of your code: " in tell["fails"]
@@ -189,7 +216,7 @@ def test_failures_raise_the_sentence_of_the_launcher(tmp_path):
     assert "rank 0 ended with status 0 before its function returned" in tell["exits"]
     assert tell["no python"].startswith("keras-par: the job did not start\nRay ended with status 1 when 0 of 2 ranks")
     assert re.search(r"The actor of rank \d on node [\d.]+ did not start within 4 s: Ray's lines", tell["no python"])
-    assert tell["free"] == 4.0
+    assert tell["free after failures"]
 
 
 A_NODE_DIES = """
@@ -213,12 +240,11 @@ A_NODE_DIES = """
         tell["seconds"], tell["error"] = time.monotonic() - tell["killed"], str(error)
     tell["left"] = [each for each in set(os.listdir(tempfile.gettempdir())) - before if "keras-par" in each]
     tell["again"] = kp.ray.run(lambda: "on one node", placement="STRICT_PACK")
-    tell_all()
 """
 
 
-def test_a_node_that_dies_is_named_and_the_other_rank_is_ended(tmp_path):
-    tell = found(start(tmp_path, A_NODE_DIES).wait(JOB_SECONDS))
+def test_a_node_that_dies_is_named_and_the_other_rank_is_ended(told):
+    _, tell = told
     assert tell["error"].startswith(
         f"keras-par: rank 1 failed first\nRank 1 on host {socket.gethostname()} vanished together with the agent that "
         "watched it, as when a host dies"
@@ -239,19 +265,19 @@ INTERRUPTED = """
         kp.ray.run(waits)
     except KeyboardInterrupt:
         tell["interrupted"] = True
-    time.sleep(1)
+    tell["free"] = all_free(4)
     tell_all()
 """
 
 
-def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(tmp_path):
+def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(tmp_path, rays):
     job = start(tmp_path, INTERRUPTED)
     for rank in "01":
         job.wait_for(tmp_path / rank, 120)
     job.signal(signal.SIGINT)
-    ended = job.wait(60)
+    ended = job.wait()
     tell = found(ended)
-    assert tell["interrupted"] and tell["free"] == 4.0
+    assert tell["interrupted"] and tell["free"]
     assert "stopping all ranks after the step under way" in ended.stderr
 
 
@@ -281,12 +307,12 @@ EXECUTOR = """
         executor.start()
         tell[f"by kp: {by_kp}"] = executor.run(train, [by_kp])
         executor.shutdown()
-    tell_all()
+    all_free(4)
 """
 
 
-def test_horovods_executor_starts_ranks_of_which_horovods_own_layer_reduces_nothing(tmp_path):
-    tell = found(start(tmp_path, EXECUTOR).wait(JOB_SECONDS))
+def test_horovods_executor_starts_ranks_of_which_horovods_own_layer_reduces_nothing(told):
+    _, tell = told
     by_kp, by_horovod = tell["by kp: True"], tell["by kp: False"]
     assert [rank for rank, _ in by_kp] == [rank for rank, _ in by_horovod] == [0, 1]
     assert by_kp[0][1] == by_kp[1][1]
@@ -323,7 +349,7 @@ ON_HOSTS = """
 
 
 @pytest.fixture
-def pair():
+def pair(rays):
     """Two hosts with a node of Ray's each, the first of which is the head."""
     mark, port = uuid.uuid4().hex, "6399"
     wanted = environment(**OF_NODES, **{MARK: mark})

@@ -1,15 +1,17 @@
 """Jobs on hosts that one machine plays, and what they leave there."""
 
 import contextlib
+import re
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator
 
 from tests.hosts.namespaces import Hosts
-from tests.launcher import Job
+from tests.launcher import Ended, Job
 
 SLOWLY = {"PAUSE": "0.1"}  # seconds, of each step: a training of few steps that lasts
-GONE_SECONDS = 8.0  # for processes that were ended to be reaped
+GONE_SECONDS = 20.0  # for processes that were ended to be reaped
+ENDED_WITHIN = 20.0  # seconds from a trouble to the end of its job
 
 
 class Residents:
@@ -41,6 +43,12 @@ class Residents:
 def command_of(pid: int) -> str:
     done = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return done.stdout.strip()
+
+
+def began(trouble: str, ended: Ended) -> float:
+    """When a rank says that a trouble began, by its own clock."""
+    [when] = re.findall(rf"trouble {trouble} at ([\d.]+)", ended.stdout)
+    return float(when)
 
 
 def start(hosts: Hosts, *arguments, **variables) -> Job:

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from tests import worlds
-from tests.hosts.jobs import Residents, start
+from tests.hosts.jobs import start
 from tests.hosts.namespaces import Hosts
 from tests.launcher import Ended, Job, of_kind
 
-NUM_EPOCHS = 6  # at 0.1 s a step they last until a host is back
+NUM_EPOCHS = 8  # at 0.1 s a step they last until a host is back
 
 
 def left_alone(hosts: Hosts, folder: Path) -> list[np.ndarray]:
@@ -20,13 +20,12 @@ def left_alone(hosts: Hosts, folder: Path) -> list[np.ndarray]:
     return worlds.weights(folder)
 
 
-def lost_until_it_goes_on(job: Job, hosts: Hosts, host: str, residents: Residents, out: Path) -> Ended:
-    """How a job ends that loses a host, which is back once the job has gone on without."""
-    hosts.lose(host, kept=residents.of(host))
+def back_when_it_goes_on(job: Job, hosts: Hosts, host: str, out: Path) -> Ended:
+    """How a job ends that has lost a host, which is back once the job has gone on without."""
     try:
-        worlds.wait_until(job, lambda: len(of_kind(out, "resume")) == 1, 90)
+        worlds.wait_until(job, lambda: len(of_kind(out, "resume")) == 1, 150)
     finally:
         hosts.plug(host)
-    ended = job.wait()
+    ended = job.wait(leaves_nothing=False)  # `residents` look whether something is left
     assert ended.status == 0, ended.stderr
     return ended

@@ -13,7 +13,7 @@ from tests.hosts.namespaces import FILES, Hosts, run
 
 SERVER = "/usr/sbin/sshd"
 NOT_INSTALLED = "there is no OpenSSH server: apt-get install openssh-server"
-START_SECONDS = 10
+START_SECONDS = 60
 # Of sessions. Bash, which this tells to be within another shell, does not read the user's ~/.bashrc: what it starts may
 # take long, or leave a lock where a test kills it.
 PLAIN_SHELL = "SHLVL=1"

@@ -15,7 +15,7 @@ CONTROLLER, NODE, KEEPER = PROGRAMS = ("/usr/sbin/slurmctld", "/usr/sbin/slurmd"
 NOT_INSTALLED = "there is no SLURM: apt-get install slurm-wlm munge"
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 CPUS = 2  # of each node, whatever the machine has
-START_SECONDS = 30
+START_SECONDS = 90
 REQUEUE_SECONDS = 10  # that a job waits before it starts again
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # what a host has of its own
 
@@ -127,7 +127,7 @@ def end(daemon: subprocess.Popen) -> None:
     """Ends a daemon, by force if it does not leave."""
     daemon.terminate()
     try:
-        daemon.wait(5)
+        daemon.wait(20)
     except subprocess.TimeoutExpired:
         daemon.kill()
         daemon.wait()

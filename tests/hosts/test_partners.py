@@ -8,7 +8,7 @@ import pytest
 from keras_par.base import host_memory
 from tests import worlds
 from tests.hosts import jobs
-from tests.hosts.losing import NUM_EPOCHS, lost_until_it_goes_on
+from tests.hosts.losing import NUM_EPOCHS, back_when_it_goes_on
 from tests.launcher import of_kind
 from tests.present import present
 
@@ -25,7 +25,7 @@ def has_whole_checkpoint(host, everybody):
     return any(sorted(rank for each, rank, _ in found if each == one) == everybody for one, _, _ in found)
 
 
-@pytest.mark.parametrize(("engine", "slots"), [("mpi", 2), ("gloo", 1)])
+@pytest.mark.parametrize(("engine", "slots"), [("mpi", 2), pytest.param("gloo", 1, marks=pytest.mark.slow)])
 def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory(
     engine, slots, hosts_up, residents, undisturbed, tmp_path
 ):
@@ -34,9 +34,10 @@ def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory
     options += ["--log-dir", tmp_path / "out", "--tee"]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **jobs.SLOWLY)
     everybody = [f"rank.{rank}" for rank in range(2 * slots)]
-    worlds.wait_until(job, lambda: in_memory(FIRST, "*/0.*/CKP-2_*.json"), 90)
+    worlds.wait_until(job, lambda: in_memory(FIRST, "*/0.*/CKP-2_*.json"), 150)
     worlds.wait_until(job, lambda: has_whole_checkpoint(FIRST, everybody))
-    ended = lost_until_it_goes_on(job, hosts_up, SECOND, residents, tmp_path / "out")
+    hosts_up.lose(SECOND, kept=residents.of(SECOND))
+    ended = back_when_it_goes_on(job, hosts_up, SECOND, tmp_path / "out")
     assert [world["num_ranks"] for world in of_kind(tmp_path / "out", "world")] == [2 * slots, slots, 2 * slots]
     first, second = of_kind(tmp_path / "out", "resume")
     assert 0 < first["steps_lost"] <= 6 and second["steps_lost"] == 0
@@ -50,7 +51,7 @@ def test_a_job_that_gives_up_takes_its_memory_away_on_all_hosts(hosts_up, reside
     listed.write_text(f"{FIRST} slots=1\n{SECOND} slots=1\n")
     options = ["--hostfile", listed, "--min-np", 2, "--max-restarts", 1, "--elastic-timeout", 1]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **jobs.SLOWLY)
-    worlds.wait_until(job, lambda: in_memory(SECOND, "*/0.*/CKP-1_*.json"), 90)
+    worlds.wait_until(job, lambda: in_memory(SECOND, "*/0.*/CKP-1_*.json"), 150)
     listed.write_text(f"{FIRST} slots=1\n")
     worlds.kill_rank(job, 0)
     ended = job.wait()

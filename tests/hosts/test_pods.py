@@ -25,7 +25,7 @@ NUMBERED = [f"{JOB['metadata']['name']}-{index}.{POD['subdomain']}" for index in
 LAUNCHER, NODE = "train-launcher-0-0.train", "train-node-0-0.train"
 USER, UID = "trainer", 1000
 AS_USER = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
-START_SECONDS = 10
+START_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

@@ -11,31 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import worlds
 from tests.hosts import jobs
 from tests.launcher import of_kind, program
 
 pytestmark = pytest.mark.cluster
 FIRST, SECOND, THIRD = NAMES = ("kp-fault-0", "kp-fault-1", "kp-fault-2")
 ENGINES = ("mpi", "gloo")
-NAMED_WITHIN = 9  # seconds from the beginning of a hang
+NAMED_WITHIN = 20  # seconds from the beginning of a hang
 TOGETHER = ("-H", f"{FIRST}:1,{SECOND}:1")
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_that_fails(engine, job):
-    ended = job("--engine", engine, *TOGETHER, program("train"), "none", 1, "error@9").wait()
-    assert ended.status == 1 and "rank 1 failed first" in ended.last_panel
-    assert f"Rank 1 on host {SECOND} exited with status 1, at step 9 of epoch 1" in ended.last_panel
-    assert "Error: ValueError: this is the trouble" in ended.last_panel
-    assert ended.end - began("error", ended) < 10
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_that_is_killed(engine, job):
-    ended = job("--engine", engine, *TOGETHER, program("train"), "none", 1, "kill@9").wait()
-    assert ended.status == 137 and "rank 1 failed first" in ended.last_panel
-    assert f"Rank 1 on host {SECOND} was ended by signal 9 (SIGKILL), at step 9 of epoch 1" in ended.last_panel
-    assert ended.end - began("kill", ended) < 10
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -43,7 +27,7 @@ def test_an_agent_that_is_killed(engine, hosts_up, job, tmp_path):
     """What started it on its host ends, too, at once, though no agent is left there to see to that."""
     kept = sessions()
     training = job("--engine", engine, *TOGETHER, program("train"), tmp_path / "checkpoints", 500, **jobs.SLOWLY)
-    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
+    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 150)
     [agent] = [pid for pid in hosts_up.pids(SECOND) if "-m keras_par.agent " in jobs.command_of(pid)]
     os.kill(agent, signal.SIGKILL)
     ended = training.wait()
@@ -61,24 +45,37 @@ HANGS = [
 
 
 @pytest.mark.parametrize(("trouble", "engine"), HANGS)
-def test_a_rank_that_hangs(trouble, engine, job, tmp_path):
-    options = ("--engine", engine, "--hang-after", 3, "--log-dir", tmp_path / "out", "--tee")
-    training = (program("train"), "none", 1, f"{trouble}@9")
-    ended = job(*options, *TOGETHER, *training, TROUBLE_SECONDS=str(NAMED_WITHIN)).wait()
-    [hang] = of_kind(tmp_path / "out", "hang")
-    assert ended.status == 0 and hang["rank"] == 1
+def test_a_rank_that_hangs_and_is_killed_then(trouble, engine, hosts_up, job, tmp_path):
+    out = tmp_path / "out"
+    options = ("--engine", engine, "--hang-after", 3, "--log-dir", out, "--tee")
+    training = job(*options, *TOGETHER, program("train"), "none", 1, f"{trouble}@9", TROUBLE_SECONDS="300")
+    training.wait_for(out / "events.jsonl")
+    worlds.wait_until(training, lambda: of_kind(out, "hang"), 120)
+    [rank] = [pid for pid in hosts_up.pids(SECOND) if is_rank(jobs.command_of(pid))]
+    killed = time.time()
+    os.kill(rank, signal.SIGKILL)
+    ended = training.wait()
+    [hang] = of_kind(out, "hang")
+    assert hang["rank"] == 1
     assert {"stop": "is stopped by a signal", "loop": "is in a callback"}[trouble] in hang["text"]
     assert f"; rank 1 is on host {SECOND}" in hang["text"]
-    assert 2 < hang["time"] - began(trouble, ended) < NAMED_WITHIN
+    assert 2 < hang["time"] - jobs.began(trouble, ended) < NAMED_WITHIN
+    assert ended.status == 137 and "rank 1 failed first" in ended.last_panel
+    assert f"Rank 1 on host {SECOND} was ended by signal 9 (SIGKILL), at step 9 of epoch 1" in ended.last_panel
+    assert ended.end - killed < jobs.ENDED_WITHIN
+
+
+def is_rank(command: str) -> bool:
+    return program("train") in command and "keras_par.agent" not in command
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ctrl_c_stops_ranks_on_all_hosts_after_the_same_step(engine, job, tmp_path):
     options = ("--engine", engine, "--log-dir", tmp_path / "out", "--tee", *TOGETHER)
     training = job(*options, program("train"), tmp_path / "checkpoints", 20)
-    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
+    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 150)
     training.signal(signal.SIGINT)
-    ended = training.wait(30)
+    ended = training.wait()
     assert ended.status == 130 and re.search(
         r"stopped after step \d+ of epoch \d+ on all ranks, by SIGINT", ended.stderr
     )
@@ -92,15 +89,15 @@ def test_hosts_that_are_lost(hosts_up, job, tmp_path):
         options = ("--engine", engine, "-H", f"{FIRST}:1,{host}:1", "--log-dir", tmp_path / engine, "--tee")
         jobs_of[host] = job(*options, program("train"), tmp_path / f"of-{engine}", 500, **jobs.SLOWLY)
     for engine, training in zip(ENGINES, jobs_of.values(), strict=True):
-        training.wait_for(tmp_path / f"of-{engine}" / "CKP-1_14.json", 90)
+        training.wait_for(tmp_path / f"of-{engine}" / "CKP-1_14.json", 150)
     lost = time.monotonic()
     hosts_up.unplug(SECOND)
     hosts_up.lose(THIRD, kept=residents)
     try:
         for host, training in jobs_of.items():
-            ended = training.wait(120, leaves_nothing=False)
+            ended = training.wait(150, leaves_nothing=False)
             assert ended.status != 0 and f"on host {host} vanished together with the agent" in ended.last_panel
-            assert time.monotonic() - lost < 75
+            assert time.monotonic() - lost < 100
         deadline = time.monotonic() + 90
         while any("train.py" in jobs.command_of(pid) for pid in hosts_up.pids(SECOND)):
             assert time.monotonic() < deadline, "ranks of the host that was cut off go on"
@@ -116,12 +113,12 @@ def test_hosts_that_do_not_reach_each_other(engine, hosts_up, job, tmp_path):
     options = ("--engine", engine, "--log-dir", tmp_path / "out", "--tee", "--hang-after", 5, "--on-hang", "abort")
     listed = ("-H", ",".join(f"{name}:1" for name in NAMES))
     training = job(*options, *listed, program("train"), tmp_path / "checkpoints", 500, **jobs.SLOWLY)
-    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 90)
+    training.wait_for(tmp_path / "checkpoints" / "CKP-1_14.json", 150)
     parted = time.monotonic()
     hosts_up.part(SECOND, THIRD)
     try:
-        ended = training.wait(60)
-        assert ended.status == 124 and time.monotonic() - parted < 25
+        ended = training.wait()
+        assert ended.status == 124 and time.monotonic() - parted < 40
         [hang] = of_kind(tmp_path / "out", "hang")
         assert "so the connection between them is the reason" in hang["text"]
         assert f"hosts {SECOND} (rank 1) and {THIRD} (rank 2) do not reach each other" in hang["text"]
@@ -132,9 +129,3 @@ def test_hosts_that_do_not_reach_each_other(engine, hosts_up, job, tmp_path):
 def sessions() -> set[Path]:
     """The folders of Open MPI's daemons on the hosts."""
     return {path for name in NAMES for path in Path("/tmp").glob(f"ompi.{name}.*/*")}
-
-
-def began(trouble, ended) -> float:
-    """When a trouble began."""
-    [when] = re.findall(rf"trouble {trouble} at ([\d.]+)", ended.stdout)
-    return float(when)
