@@ -24,7 +24,7 @@ from tests.ranks.pool import environment, scripts
 
 pytestmark = pytest.mark.cluster
 JOB_SECONDS = 200
-ALL_SECONDS = 500  # of the script that asks one cluster for many things
+ALL_SECONDS = 800  # of the script that asks one cluster for many things
 NAMED_WITHIN = 20.0  # seconds from a node's death to the error
 LOST_WITHIN = 90.0  # the same where no connection tells of it, so that Ray must find out
 FIRST, SECOND = NAMES = ("kp-ray-0", "kp-ray-1")
