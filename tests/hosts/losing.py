@@ -10,6 +10,7 @@ from tests.hosts.namespaces import Hosts
 from tests.launcher import Ended, Job, of_kind
 
 NUM_EPOCHS = 8  # at 0.1 s a step they last until a host is back
+ENDED_SECONDS = 300  # that they may last on a busy machine
 
 
 def left_alone(hosts: Hosts, folder: Path) -> list[np.ndarray]:
@@ -26,6 +27,6 @@ def back_when_it_goes_on(job: Job, hosts: Hosts, host: str, out: Path) -> Ended:
         worlds.wait_until(job, lambda: len(of_kind(out, "resume")) == 1, 150)
     finally:
         hosts.plug(host)
-    ended = job.wait(leaves_nothing=False)  # `residents` look whether something is left
+    ended = job.wait(ENDED_SECONDS, leaves_nothing=False)  # `residents` look whether something is left
     assert ended.status == 0, ended.stderr
     return ended

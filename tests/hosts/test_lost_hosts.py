@@ -9,7 +9,7 @@ import pytest
 
 from tests import worlds
 from tests.hosts import jobs
-from tests.hosts.losing import NUM_EPOCHS, back_when_it_goes_on
+from tests.hosts.losing import ENDED_SECONDS, NUM_EPOCHS, back_when_it_goes_on
 from tests.launcher import of_kind
 
 pytestmark = pytest.mark.cluster
@@ -26,7 +26,7 @@ def test_a_spare_host_takes_a_lost_ones_place(hosts_up, residents, undisturbed, 
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 150)
     hosts_up.lose(SECOND, kept=residents.of(SECOND))
     try:
-        ended = job.wait()
+        ended = job.wait(ENDED_SECONDS)
     finally:
         hosts_up.plug(SECOND)
     assert ended.status == 0, ended.stderr
@@ -48,7 +48,7 @@ def test_a_host_that_starts_anew_is_waited_for(hosts_up, residents, undisturbed,
         time.sleep(AWAY_SECONDS)
     finally:
         hosts_up.plug(SECOND)
-    ended = job.wait()
+    ended = job.wait(ENDED_SECONDS)
     assert ended.status == 0, ended.stderr
     assert f"waiting for host {SECOND}, which cannot be reached (ssh: connect to host" in ended.stderr
     assert [world["hosts"] for world in of_kind(tmp_path / "out", "world")] == [[FIRST, SECOND]] * 2
