@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +93,11 @@ class Job:
             assert self.process.poll() is None, self.process.communicate()
             time.sleep(0.05)
 
+    def wait_until_ready(self, folder: Path, num_ranks: int = 2) -> None:
+        """Returns once each rank has written that it is ready."""
+        for rank in range(num_ranks):
+            self.wait_for(folder / f"ready.{rank}")
+
     def signal(self, number: int = signal.SIGINT) -> None:
         """Sends the launcher a signal."""
         self.process.send_signal(number)
@@ -142,6 +149,12 @@ def is_marked(process: psutil.Process, mark: str) -> bool:
 def run(*arguments: str, seconds: float = JOB_SECONDS, **variables: str | None) -> Ended:
     """Starts a job and waits for its end."""
     return Job(*arguments, **variables).wait(seconds)
+
+
+def run_all(jobs: Mapping[str, Sequence], **variables: str | None) -> dict[str, Ended]:
+    """How jobs end, given their arguments by name, that run at the same time, since most of it they wait."""
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        return dict(zip(jobs, threads.map(lambda arguments: run(*arguments, **variables), jobs.values()), strict=True))
 
 
 def program(name: str) -> str:

@@ -516,10 +516,3 @@ def test_an_impossible_number_of_ranks_is_refused(number, call, capsys):
     with pytest.raises(SystemExit, match="2"):
         call(f"--np={number}")
     assert f"--np: '{number}' must be a whole number of at least 2" in capsys.readouterr().err
-
-
-def test_help_fits_80_columns(call, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        call("--help")
-    output = capsys.readouterr().out
-    assert "--no-self-test" in output and max(map(len, output.splitlines())) <= 80

@@ -170,15 +170,15 @@ def test_a_rank_that_raises_in_fit_ends_all_and_is_named(rank, launcher, tmp_pat
 
 
 @pytest.mark.long
-def test_a_rank_that_raises_between_calls_of_fit_is_named(tmp_path):
+def test_rank_0_alone_shows_a_progress_bar_and_a_rank_that_raises_between_calls_of_fit_is_named(tmp_path):
     script = write_script(
         tmp_path,
         """
         import keras, numpy as np, keras_par as kp
-        kp.init()
         with kp.DataParallel().scope():
             model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
             model.compile("sgd", "mse")
+        model.fit(np.zeros((8, 4)), np.zeros((8, 2)), batch_size=4)
         if kp.rank() == 1:
             raise KeyError("no such file")
         model.fit(np.zeros((8, 4)), np.zeros((8, 2)), batch_size=4, verbose=0)
@@ -186,6 +186,7 @@ def test_a_rank_that_raises_between_calls_of_fit_is_named(tmp_path):
     )
     job = start("mpirun", 2, script, seconds=90)
     assert job.status != 0
+    assert job.output.count("2/2") == 1, job.output
     assert "rank 1 failed first, so this rank stops: KeyError: 'no such file'" in job.output
 
 
@@ -196,10 +197,7 @@ class Block:
         if name == "horovod":
             raise ModuleNotFoundError("No module named 'horovod'", name="horovod")
 sys.meta_path.insert(0, Block())
-import keras_par as kp
-kp.init()
 """
-
 BROKEN = """
 import sys, types
 horovod = types.ModuleType("horovod")
@@ -208,68 +206,32 @@ def missing(name):
     raise ImportError("mpi_lib.so: undefined symbol: _ZN10tensorflow8OpKernel")
 tensorflow.__getattr__ = missing
 sys.modules["horovod"], sys.modules["horovod.tensorflow"] = horovod, tensorflow
-import keras_par as kp
-kp.init()
 """
-
-OLD_KERAS = """
-import keras
-keras.__version__ = "3.5.0"
-import keras_par as kp
-kp.init()
-"""
+UNFIT = {
+    "missing": (MISSING, "Horovod is not installed", "run 'keras-par install-horovod'"),
+    "broken": (BROKEN, "does not load with TensorFlow", "run 'keras-par install-horovod --rebuild'"),
+    "old keras": (
+        "import keras\nkeras.__version__ = '3.5.0'\n",
+        "Keras 3.5.0 is installed, but keras-par supports Keras >= 3.14",
+        "pip install",
+    ),
+}
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "advice"),
-    [
-        (MISSING, "Horovod is not installed", "run 'keras-par install-horovod'"),
-        pytest.param(
-            BROKEN,
-            "does not load with TensorFlow",
-            "run 'keras-par install-horovod --rebuild'",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            OLD_KERAS,
-            "Keras 3.5.0 is installed, but keras-par supports Keras >= 3.14",
-            "pip install",
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["missing", "broken", "old keras"],
+    "name", ["missing", *(pytest.param(name, marks=pytest.mark.slow) for name in ("broken", "old keras"))]
 )
-def test_what_does_not_fit_is_said_on_every_rank(text, said, advice, tmp_path):
-    script = write_script(tmp_path, f"import time\ntry:\n{indent(text)}\nfinally:\n    time.sleep(1)")
-    job = start("mpirun", 2, script, seconds=90)
+def test_what_does_not_fit_is_said_on_every_rank(name, tmp_path):
+    text, said, advice = UNFIT[name]
+    tried = "import time\ntry:\n    import keras_par as kp\n    kp.init()\nfinally:\n    time.sleep(1)"
+    job = start("mpirun", 2, write_script(tmp_path, f"{text}{tried}"), seconds=90)
     assert job.status != 0
     sentences = job.find("RuntimeError: keras-par: .*")
     assert len(sentences) == 2, job.output
     assert all(said in sentence and advice in sentence for sentence in sentences)
 
 
-def indent(text: str) -> str:
-    return "\n".join("    " + line for line in text.splitlines())
-
-
 def test_an_engine_that_the_launch_does_not_offer_is_refused(tmp_path):
     script = write_script(tmp_path, "import keras_par as kp\nkp.init(engine='mpi')")
     job = start("python", 1, script)
     assert "init(engine='mpi') does not fit this launch, which is solo with 1 rank(s)" in job.output
-
-
-@pytest.mark.long
-def test_only_rank_0_shows_a_progress_bar(tmp_path):
-    script = write_script(
-        tmp_path,
-        """
-        import sys, keras, numpy as np, keras_par as kp
-        with kp.DataParallel().scope():
-            model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-            model.compile("sgd", "mse")
-        model.fit(np.zeros((8, 4)), np.zeros((8, 2)), batch_size=4)
-        """,
-    )
-    job = start("mpirun", 2, script)
-    assert job.status == 0, job.output
-    assert job.output.count("2/2") == 1, job.output

@@ -1,16 +1,13 @@
-"""What a terminal shows of a job: one bar that is refreshed in place, the culprit's stack alone, and a closing line."""
+"""What a terminal shows of a job: one bar that is refreshed in place, and a closing line."""
 
 import os
 import pty
 import re
-import signal
-
-import pytest
 
 from keras_par.agent.lines import Lines
 from keras_par.agent.shown import settled, without_chatter
 from keras_par.launch.bars import Bars, clipped
-from tests.launcher import Job, program, run
+from tests.launcher import Job, program, run_all
 
 
 def test_a_bar_is_refreshed_in_place_on_a_terminal():
@@ -37,44 +34,19 @@ def screen(line: str) -> str:
     return re.sub(r"\x1b\[\d*m", "", line.split("\r\x1b[K")[-1]).rstrip()
 
 
-@pytest.mark.parametrize("options", [[], ["-v"]])
-def test_a_bar_is_one_plain_line_elsewhere_and_chatter_is_kept_for_the_log(options, tmp_path):
-    job = run("-np", 2, "--log-dir", tmp_path / "out", "--tee", *options, program("plain"), "bar", 0)
-    assert sorted(job.stdout.splitlines()) == ["[0] 5/5 loss 0", "[1] 5/5 loss 1"]
-    assert job.stderr.count("an error of TensorFlow's") == 2
-    assert job.stderr.count("oneDNN") == (2 if options else 0)
-    assert re.fullmatch(rf"keras-par: 2 ranks finished in .* s; logs: {tmp_path}/out", job.stderr.splitlines()[-1])
-    raw = (tmp_path / "out/rank.1/stdout").read_text()
-    assert raw.count("\b") == 5 * 9 + 3 and "\x1b[1m5/5" in raw
-    assert "oneDNN" in (tmp_path / "out/rank.1/stderr").read_text()
-
-
-@pytest.mark.long
-def test_only_the_culprits_stack_is_shown(tmp_path):
-    folder = tmp_path / "out"
-    job = run("-np", 2, "--log-dir", folder, "--tee", program("train"), "none", 1, "error@9")
-    assert job.status == 1
-    assert job.stderr.count("Traceback") == 1 and len(job.stderr.splitlines()) < 40, job.stderr
-    assert "[1] ValueError: this is the trouble" in job.stderr
-    assert "keras-par: rank 1 failed first" not in job.stderr
-    log = (folder / "rank.0/stderr").read_text()
-    assert "keras-par: rank 1 failed first, so this rank stops: ValueError: this is the trouble" in log
-    assert "finished" not in job.stderr
-
-
-def test_an_interrupted_job_says_where_it_stopped(tmp_path):
-    job = Job("-np", 2, program("train"), tmp_path / "checkpoints", 100)
-    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
-    job.signal(signal.SIGINT)
-    ended = job.wait()
-    assert ended.status == 130
-    last = ended.stderr.splitlines()[-1]
-    found = re.fullmatch(
-        rf"keras-par: stopped after step (\d+) of epoch (\d+) on all ranks, by SIGINT; "
-        rf"the newest checkpoint is CKP-(\d+)_(\d+) in {tmp_path}/checkpoints",
-        last,
-    )
-    assert found and found.group(1, 2) == found.group(4, 3), ended.stderr
+def test_a_bar_is_one_plain_line_elsewhere_and_chatter_is_kept_for_the_log(tmp_path):
+    options = {"calm": (), "verbose": ("-v",)}
+    tails = {name: (*more, program("plain"), "bar", 0) for name, more in options.items()}
+    jobs = run_all({name: ("-np", 2, "--log-dir", tmp_path / name, "--tee", *tail) for name, tail in tails.items()})
+    for name, job in jobs.items():
+        assert sorted(job.stdout.splitlines()) == ["[0] 5/5 loss 0", "[1] 5/5 loss 1"], name
+        assert job.stderr.count("an error of TensorFlow's") == 2, name
+        assert job.stderr.count("oneDNN") == (2 if options[name] else 0), name
+        last = job.stderr.splitlines()[-1]
+        assert re.fullmatch(rf"keras-par: 2 ranks finished in .* s; logs: {tmp_path}/{name}", last)
+        raw = (tmp_path / name / "rank.1/stdout").read_text()
+        assert raw.count("\b") == 5 * 9 + 3 and "\x1b[1m5/5" in raw, name
+        assert "oneDNN" in (tmp_path / name / "rank.1/stderr").read_text(), name
 
 
 def test_a_line_that_is_overwritten_does_not_grow():

@@ -1,6 +1,7 @@
 """A rank that fails ends the job: all are gone in time, the status is its own, and the last panel says who and why."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -8,45 +9,44 @@ from pathlib import Path
 import pytest
 
 from keras_par.agent.rank_process import num_kills_for_memory
-from tests import launcher
-from tests.launcher import Job, command_of, of_kind, program, run
+from tests import launcher, worlds
+from tests.launcher import Job, command_of, of_kind, program, run, run_all
 
+SLEEPS = ("-np", 2, program("plain"), "sleep", 0)
 GONE_AFTER = 10.0  # seconds from the failure to the end of all ranks
-SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
+FALSE = "Error: subprocess.CalledProcessError: Command '['false']' returned non-zero exit status 1."
+# What the last rank does: the job's status, and what its last panel says.
+CRASHES = {
+    "raise": (1, FALSE, f"{program('plain')}:", 'in fail: subprocess.check_call(["false"])'),
+    "exit": (7, "exited with status 7"),
+    "exit over gloo": (7, "exited with status 7"),
+    "fault": (139, "ended by signal 11 (SIGSEGV)"),
+    "SIGKILL": (137, "ended by signal 9 (SIGKILL)", "Somebody sent SIGKILL, a scheduler maybe; memory did not run out"),
+    "SIGABRT": (134, "ended by signal 6 (SIGABRT)"),
+    "stubborn": (1, FALSE),  # the others ignore SIGTERM
+}
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
-    ("what", "status", "words"),
-    [
-        ("raise", 1, "Error: subprocess.CalledProcessError: Command '['false']' returned non-zero exit status 1."),
-        ("exit", 7, "exited with status 7"),
-        ("fault", 139, "ended by signal 11 (SIGSEGV)"),
-        ("SIGKILL", 137, "ended by signal 9 (SIGKILL)"),
-        ("SIGABRT", 134, "ended by signal 6 (SIGABRT)"),
-    ],
-)
-def test_the_rank_that_failed_is_named(what, status, words, size, tmp_path):
-    culprit, when, folder = size - 1, tmp_path / "when", tmp_path / "out"
-    job = run("-np", size, "--log-dir", folder, program("plain"), what, culprit, when)
-    assert job.status == status, job.stderr
-    assert job.end - float(when.read_text()) < GONE_AFTER
-    assert f"rank {culprit} failed first" in job.last_panel
-    assert f"Rank {culprit} on host {os.uname().nodename}" in job.last_panel
-    assert words in job.last_panel
-    assert f"Its log: {folder}/rank.{culprit}/stderr" in job.last_panel
-    [crash] = of_kind(folder, "crash")
-    assert crash["rank"] == culprit and words in crash["text"]
-
-
-def test_the_last_line_of_the_users_own_code_is_shown():
-    job = run("-np", 2, program("plain"), "raise", 1)
-    assert f"{program('plain')}:" in job.last_panel
-    assert 'in fail: subprocess.check_call(["false"])' in job.last_panel
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_rank_that_failed_is_named(size, tmp_path):
+    culprit, commands = size - 1, {}
+    for name in CRASHES:
+        options = ["-np", size, "--log-dir", tmp_path / name, "--engine", "gloo" if "gloo" in name else "mpi"]
+        commands[name] = [*options, program("plain"), name.split()[0], culprit, tmp_path / f"{name}.when"]
+    for name, job in run_all(commands, TMPDIR=str(tmp_path)).items():
+        status, *words = CRASHES[name]
+        assert job.status == status, (name, job.stderr)
+        assert job.end - float((tmp_path / f"{name}.when").read_text()) < GONE_AFTER, name
+        words += [f"rank {culprit} failed first", f"Rank {culprit} on host {os.uname().nodename}"]
+        for said in (*words, f"Its log: {tmp_path / name}/rank.{culprit}/stderr"):
+            assert said in job.last_panel, name
+        [crash] = of_kind(tmp_path / name, "crash")
+        assert crash["rank"] == culprit and words[0] in crash["text"], name
+    assert not list(tmp_path.glob("ompi.*")), "files of Open MPI's are left"
 
 
 WITHIN = """
-import os, signal, sys, time
+import ctypes, os, signal, sys, time
 from pathlib import Path
 from keras_par.job import heartbeat
 from tests.launcher import rank_of_this_process
@@ -64,35 +64,38 @@ with beat.call("fit"):
 """
 
 
-@pytest.mark.parametrize(
-    ("leave", "status"),
-    [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGINT)", 130), ("raise KeyboardInterrupt", 130)],
-)
-def test_a_rank_that_leaves_fit_without_an_error_is_told_with_its_place_and_line(leave, status, tmp_path):
-    script = tmp_path / "within.py"
-    script.write_text(WITHIN.format(culprit=1, leave=leave))
-    job = run("-np", 2, script, tmp_path)
-    assert job.status == status
-    assert "rank 1 failed first" in job.last_panel and "at step 6 of epoch 1" in job.last_panel
-    assert f"Last line of your code: {script}:" in job.last_panel and f"in <module>: {leave}" in job.last_panel
+LEAVES = {"sys.exit(3)": 3, "os.kill(os.getpid(), signal.SIGINT)": 130, "raise KeyboardInterrupt": 130}
+LEAVES |= {"os.kill(os.getpid(), signal.SIGKILL)": 137, "ctypes.string_at(0)": 139}
+
+
+def test_a_rank_that_leaves_fit_without_an_error_is_told_with_its_place_and_line(tmp_path):
+    commands = {}
+    for number, leave in enumerate(LEAVES):
+        script = tmp_path / f"within_{number}.py"
+        script.write_text(WITHIN.format(culprit=1, leave=leave))
+        commands[leave] = ("-np", 2, script, tmp_path)
+    for leave, job in run_all(commands).items():
+        assert job.status == LEAVES[leave], (leave, job.stderr)
+        assert "rank 1 failed first" in job.last_panel and "at step 6 of epoch 1" in job.last_panel, leave
+        if leave == "ctypes.string_at(0)":
+            assert re.search(r"within_\d\.py:\d+ in <module>", job.last_panel)
+        elif "SIGKILL" not in leave:  # which leaves no time to say so
+            assert f"Last line of your code: {commands[leave][2]}:" in job.last_panel, leave
+            assert f"in <module>: {leave}" in job.last_panel
 
 
 def test_a_job_that_its_user_kills_is_told_with_its_place(tmp_path):
     script = tmp_path / "within.py"
     script.write_text(WITHIN.format(culprit=-1, leave="pass"))
     job = Job("-np", 2, "--log-dir", tmp_path / "out", script, tmp_path)
-    for rank in range(2):
-        job.wait_for(tmp_path / f"ready.{rank}")
+    job.wait_until_ready(tmp_path)
     job.signal(signal.SIGINT)
     while not of_kind(tmp_path / "out", "interrupt"):
         time.sleep(0.05)
     job.signal(signal.SIGINT)
     ended = job.wait(30)
-    assert ended.status == 130
-    assert (
-        "stopped by SIGINT when a rank was at step 6 of epoch 1;" in ended.stderr
-        and "outside of fit" not in ended.stderr
-    )
+    assert ended.status == 130 and "outside of fit" not in ended.stderr
+    assert "stopped by SIGINT when a rank was at step 6 of epoch 1;" in ended.stderr
 
 
 AT_THE_END = """
@@ -117,21 +120,12 @@ def test_ctrl_c_in_the_last_steps_of_a_fit_ends_the_script(tmp_path):
     script = tmp_path / "ends.py"
     script.write_text(AT_THE_END)
     job = Job("-np", 2, script, tmp_path)
-    for rank in range(2):
-        job.wait_for(tmp_path / f"ready.{rank}")
+    job.wait_until_ready(tmp_path)
     job.signal(signal.SIGINT)
     ended = job.wait(15)
     assert ended.status == 130 and "went on" not in ended.stdout
     assert ended.stderr.count("stopped by its user at the end of fit") == 2
     assert "stopped at the end of fit on all ranks, by SIGINT" in ended.stderr
-
-
-def test_nothing_of_open_mpis_is_left_after_a_failure(tmp_path):
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    job = run("-np", 2, program("plain"), "raise", 1, TMPDIR=str(folder))
-    assert job.status == 1
-    assert not list(folder.glob("ompi.*"))
 
 
 LATE = """
@@ -150,12 +144,6 @@ def test_a_rank_that_is_killed_before_another_has_started_is_named(tmp_path):
     assert "rank 0 failed first" in job.last_panel and "SIGKILL" in job.last_panel
 
 
-def test_by_gloo():
-    job = run("-np", 2, "--engine", "gloo", program("plain"), "exit", 1)
-    assert job.status == 7
-    assert "rank 1 failed first" in job.last_panel
-
-
 def test_the_first_of_two_failures_counts(tmp_path):
     script = tmp_path / "two.py"
     script.write_text(
@@ -170,27 +158,20 @@ def test_the_first_of_two_failures_counts(tmp_path):
     assert "rank 1 failed first" in job.last_panel and "Then rank 0 exited with status 3" in job.last_panel
 
 
-def test_ranks_that_ignore_sigterm_are_killed():
-    began = time.time()
-    job = run("-np", 2, program("plain"), "stubborn", 0)
-    assert job.status == 1
-    assert "rank 0 failed first" in job.last_panel
-    assert job.end - began < GONE_AFTER + 3
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("how", "status"), [("fail", 1), ("end", 0)])
-def test_children_that_a_script_started_are_gone(how, status, size, tmp_path):
-    job = run("-np", size, program("plain"), "children", 1, tmp_path, how)
-    assert job.status == status, job.stderr
-    assert len(list(tmp_path.glob("ready.*"))) == size
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_children_that_a_script_started_are_gone(size, tmp_path):
+    ends = {"fail": 1, "end": 0}
+    for how in ends:
+        (tmp_path / how).mkdir()
+    jobs = run_all({how: ("-np", size, program("plain"), "children", 1, tmp_path / how, how) for how in ends})
+    for how, job in jobs.items():
+        assert job.status == ends[how] and len(list(tmp_path.glob(f"{how}/ready.*"))) == size, (how, job.stderr)
 
 
 @pytest.mark.parametrize("engine", ["mpi", "gloo"])
 def test_nothing_is_left_when_the_launcher_itself_is_killed(engine, tmp_path):
     job = Job("-np", 2, "--engine", engine, program("plain"), "children", 0, tmp_path, "wait")
-    for rank in range(2):
-        job.wait_for(tmp_path / f"ready.{rank}")
+    job.wait_until_ready(tmp_path)
     assert len(job.processes()) >= 2 + 2 * 4  # ranks, agents, and three children a rank
     job.signal(signal.SIGKILL)
     job.process.communicate()
@@ -199,8 +180,7 @@ def test_nothing_is_left_when_the_launcher_itself_is_killed(engine, tmp_path):
 
 def test_an_agent_that_is_killed_is_a_rank_that_vanished(tmp_path):
     job = Job("-np", 2, program("plain"), "children", 0, tmp_path, "wait")
-    for rank in range(2):
-        job.wait_for(tmp_path / f"ready.{rank}")
+    job.wait_until_ready(tmp_path)
     agents = [process for process in job.processes() if "keras_par.agent" in command_of(process)]
     agents = [agent for agent in agents if "mpirun" not in command_of(agent)[0]]
     assert len(agents) == 2
@@ -214,7 +194,7 @@ def test_an_agent_that_is_killed_is_a_rank_that_vanished(tmp_path):
 
 def test_a_kill_for_want_of_memory_is_told_apart():
     """In a control group of its own, so that the kernel really does it."""
-    with memory_limit(400 * 2**20) as group:
+    with memory_limit(250 * 2**20) as group:
         job = Job("-np", 2, program("plain"), "memory", 1)
         (group / "cgroup.procs").write_text(str(job.process.pid))
         before = num_kills_for_memory()
@@ -224,10 +204,11 @@ def test_a_kill_for_want_of_memory_is_told_apart():
     assert "Rank 1" in ended.last_panel and "because memory ran out" in ended.last_panel
 
 
-def test_agents_and_the_launcher_sleep_while_nothing_happens(tmp_path):
-    job = Job("-np", 2, program("plain"), "sleep", 0, tmp_path)
-    for rank in range(2):
-        job.wait_for(tmp_path / f"ready.{rank}")
+def test_agents_and_the_launcher_sleep_while_nothing_happens_also_under_nohup(tmp_path):
+    """SIGHUP is ignored; one SIGTERM ends a job outside of fit."""
+    job = Job(*SLEEPS, tmp_path, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    job.wait_until_ready(tmp_path)
+    job.signal(signal.SIGHUP)
     watching = [process for process in job.processes() if any("keras_par" in word for word in command_of(process))]
     for _ in range(10):  # they may still have had something to do
         before = {process.pid: sum(process.cpu_times()[:2]) for process in watching}
@@ -235,9 +216,38 @@ def test_agents_and_the_launcher_sleep_while_nothing_happens(tmp_path):
         used = {process.pid: sum(process.cpu_times()[:2]) - before[process.pid] for process in watching}
         if max(used.values()) < 0.06:
             break
-    job.kill()
-    job.process.communicate()
     assert len(used) >= 3 and max(used.values()) < 0.06, used
+    assert job.process.poll() is None
+    job.signal(signal.SIGTERM)
+    ended = job.wait(20)
+    assert ended.status == 143 and ended.stderr.count("KeyboardInterrupt") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_come_until_the_launcher_is_gone_leave_its_status(number, tmp_path):
+    job = Job(*SLEEPS, tmp_path)
+    job.wait_until_ready(tmp_path)
+    while job.process.poll() is None:
+        job.signal(number)
+        time.sleep(0.002)
+    ended = job.wait()
+    assert ended.status == 128 + number and ended.stderr.splitlines()[-1].startswith("keras-par: ")
+
+
+def test_ranks_that_get_the_launchers_signal_themselves_have_not_failed(tmp_path):
+    """As SLURM's `scancel` sends it, to all processes of a job."""
+    job = Job(*SLEEPS, tmp_path)
+    job.wait_until_ready(tmp_path)
+    ranks = worlds.ranks(job)
+    assert len(ranks) == 2
+    job.signal(signal.SIGTERM)
+    for rank in ranks:
+        rank.terminate()
+    ended = job.wait(20)
+    assert ended.status == 143 and not ended.panels
+    assert ended.stderr.splitlines()[-1] == (
+        "keras-par: stopped where each rank was, as the ranks got SIGTERM themselves; no checkpoint was written"
+    )
 
 
 class memory_limit:  # noqa: N801

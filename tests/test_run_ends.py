@@ -17,16 +17,16 @@ SHARED = Path("/dev/shm")
 
 
 def test_a_killed_launcher_leaves_no_mpirun_and_no_shared_memory(tmp_path):
-    job = Job("-np", 2, program("train"), tmp_path / "checkpoints", 100, "semaphore@2")
-    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
+    job = Job("-np", 2, program("plain"), "memory of MPI", 0, tmp_path)
+    job.wait_until_ready(tmp_path)
     assert any("/mpirun" in process.cmdline()[0] for process in job.processes())
     ranks = [process for process in job.processes() if "KERAS_PAR_WATCH" in process.environ()]
     own = [rank.environ()["PMIX_NAMESPACE"] for rank in ranks]
     session = Path(ranks[0].environ()["OMPI_MCA_orte_jobfam_session_dir"])
     segments = f"vader_segment.*.{int(own[0]):x}.*"
-    semaphores = (tmp_path / "checkpoints/semaphores").read_text().split()
+    semaphores = [path.read_text() for path in tmp_path.glob("ready.*")]
     assert len(list(SHARED.glob(segments))) == 2 and session.is_dir()
-    assert semaphores and all((SHARED / f"sem.{name}").exists() for name in semaphores)
+    assert len(semaphores) == 2 and all((SHARED / f"sem.{name}").exists() for name in semaphores)
     job.signal(signal.SIGKILL)
     job.process.communicate()
     job.require_gone(GONE_SECONDS)
@@ -47,21 +47,21 @@ def test_an_engine_that_does_not_end_is_waited_for_until_the_user_is_impatient()
     engine.close()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_rank_that_leaves_tells_the_others(rank):
-    """Under plain mpirun; rank 0, which keeps the board of failures, leaves as well as another."""
+def test_a_rank_that_leaves_tells_the_others_and_is_named():
+    """Rank 0, which keeps the board of failures, leaves as well as another."""
+    job = run("-np", 2, program("train"), "none", 1, "leave.0@9")
+    assert job.status == 1 and "rank 0 ended before the others" in job.last_panel
+    assert "keras-par: rank 0 left the job without an error while this rank went on" in job.last_panel
+    assert "without saying why" not in job.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_leaves_tells_the_others_under_plain_mpirun(rank):
     job = jobs.start("mpirun", 2, program("train"), "none", "1", f"leave.{rank}@9", KERAS_PAR_RESTART_COUNT="0")
     assert job.status != 0
     assert f"keras-par: rank {rank} left the job without an error while this rank went on" in job.output
     assert "without saying why" not in job.output
-
-
-def test_the_verdict_names_a_rank_that_left():
-    job = run("-np", 2, program("train"), "none", 1, "leave.0@9")
-    assert job.status == 1
-    assert "rank 0 ended before the others" in job.last_panel
-    assert "keras-par: rank 0 left the job without an error" in job.last_panel
 
 
 @pytest.mark.long

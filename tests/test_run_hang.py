@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from tests.launcher import Ended, Job, of_kind, program, run
+from keras_par.launch.supervisor import GRACE_SECONDS
+from tests.launcher import Ended, Job, of_kind, program, run_all
+from tests.worlds import wait_until
 
 HANG_AFTER = 3.0
 NOTICED_AFTER = HANG_AFTER + 6.0  # beats come each second, and a stopped rank is waited for when it gives no stack
@@ -32,24 +34,19 @@ def began(ended: Ended, trouble: str) -> float:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_rank_that_holds_up_the_others_is_named(size, tmp_path):
-    """Three hangs that pass, and a fourth that does not: a collective that one rank skips. Then Ctrl-C twice."""
+    """Three hangs that pass, and a fourth that does not: a collective that one rank skips. Ctrl-C ends the job."""
     culprit, folder = size - 1, tmp_path / "out"
     troubles = [*(f"{name}@{step}" for name, (step, _, _) in PASSING.items()), "skip@24"]
     job = Job(
         "-np", size, "--hang-after", HANG_AFTER, "--log-dir", folder, "--tee", program("train"), "none", 1, *troubles
     )
     job.wait_for(folder / "events.jsonl")
-    deadline = time.monotonic() + 90
-    while not any("different code" in event["text"] for event in of_kind(folder, "hang")):
-        assert time.monotonic() < deadline and job.process.poll() is None, job.process.communicate()
-        time.sleep(0.2)
+    wait_until(job, lambda: any("different code" in event["text"] for event in of_kind(folder, "hang")), 90)
     noticed = time.time()
     job.signal(signal.SIGINT)
-    time.sleep(1)
-    job.signal(signal.SIGINT)
-    killed = time.monotonic()
     ended = job.wait()
-    assert ended.status == 130 and time.monotonic() - killed < 20
+    assert ended.status == 130 and ended.end - noticed < NOTICED_AFTER  # though ranks come to no step to stop after
+    assert "run different code from step 24 of epoch 1 on" in ended.panels[-1]
 
     hangs = [event for event in of_kind(folder, "hang") if event["rank"] == culprit]
     for name, (_, words, frame) in PASSING.items():
@@ -73,54 +70,48 @@ def test_the_rank_that_holds_up_the_others_is_named(size, tmp_path):
     assert len(healthy) == 1 and re.search(r"train\.py:\d+ in skip", healthy[0])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
-def test_ranks_that_part_end_the_job_if_that_is_wished(size):
-    options = ["--hang-after", HANG_AFTER, "--on-hang", "abort"]
-    job = run("-np", size, *options, program("train"), "none", 1, "part@5")
-    assert job.status == 124
-    assert "run different code from step 5 of epoch 1 on" in job.last_panel
-    assert "'kp.barrier'" in job.last_panel and "'kp.broadcast.0'" in job.last_panel
-    assert re.search(r"train\.py:\d+ in part", job.last_panel)
-    assert job.end - began(job, "part") < NOTICED_AFTER + 6
-
-
-def test_one_interrupt_ends_a_job_that_hangs(tmp_path):
-    """Its ranks come to no step after which they could stop."""
-    folder = tmp_path / "out"
-    job = Job("-np", 2, "--hang-after", HANG_AFTER, "--log-dir", folder, program("train"), "none", 1, "part@5")
-    job.wait_for(folder / "events.jsonl")
-    deadline = time.monotonic() + 90
-    while not of_kind(folder, "hang"):
-        assert time.monotonic() < deadline and job.process.poll() is None, job.process.communicate()
-        time.sleep(0.2)
-    job.signal(signal.SIGINT)
-    asked = time.monotonic()
-    ended = job.wait()
-    assert ended.status == 130 and time.monotonic() - asked < NOTICED_AFTER
-    assert "run different code from step 5 of epoch 1 on" in ended.panels[-1]
+def test_a_hang_ends_the_job_if_that_is_wished(size, tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import time\nfrom tests.launcher import rank_of_this_process as rank\n"
+        "time.sleep(1000 * (rank() == 1))\nimport keras_par as kp\nkp.init()\n"
+    )
+    options = ("-np", size, "--hang-after", HANG_AFTER, "--on-hang", "abort")
+    jobs = run_all({"part": (*options, program("train"), "none", 1, "part@5"), "late": (*options, script)})
+    part, late = jobs.values()
+    assert part.status == late.status == 124
+    assert "run different code from step 5 of epoch 1 on" in part.last_panel
+    assert "'kp.barrier'" in part.last_panel and "'kp.broadcast.0'" in part.last_panel
+    assert re.search(r"train\.py:\d+ in part", part.last_panel)
+    assert part.end - began(part, "part") < NOTICED_AFTER + 6
+    assert "Rank 1 has not come to kp.init(); rank 0 waits in 'kp.init'." in late.last_panel
 
 
 @pytest.mark.long
 def test_ranks_that_save_after_an_interrupt_are_left_to_it(tmp_path):
-    """Although one waits for another for longer than is a hang, which is told."""
-    folder = tmp_path / "out"
+    """Longer than failing ranks would be, outside of fit and in it, where one waits for another, which is a hang."""
+    folder, script = tmp_path / "out", tmp_path / "script"
+    script.mkdir()
     options = ["--hang-after", HANG_AFTER, "--on-hang", "abort", "--log-dir", folder, "--tee"]
-    job = Job("-np", 2, *options, program("train"), tmp_path, 9, "save@1", TROUBLE_SECONDS=str(2 * NOTICED_AFTER))
-    job.wait_for(tmp_path / "CKP-1_7.json")
-    job.signal(signal.SIGINT)
+    job = Job("-np", 2, *options, program("train"), tmp_path, 9, "save@1")
+    job.wait_for(tmp_path / "CKP-1_14.json")
+    other = Job("-np", 2, program("plain"), "save", 0, script)
+    other.wait_until_ready(script)
+    for each in (job, other):
+        each.signal(signal.SIGINT)
+    time.sleep(GRACE_SECONDS + 2)
+    wait_until(job, lambda: of_kind(folder, "hang"))
+    for each in (tmp_path, script):
+        (each / "saved").touch()
     ended = job.wait()
     assert ended.status == 130 and ended.stdout.count("trouble saved") == 2
     assert "The job goes on" in ended.panels[-1]
     assert not of_kind(folder, "crash")
-
-
-def test_a_rank_that_does_not_come_to_init_is_named(tmp_path):
-    script = tmp_path / "late.py"
-    script.write_text(
-        "import time\nfrom tests.launcher import rank_of_this_process as rank\n"
-        "time.sleep(1000 * rank())\nimport keras_par as kp\nkp.init()\n"
+    found = re.fullmatch(
+        r"keras-par: stopped after step (\d+) of epoch (\d+) on all ranks, by SIGINT; "
+        rf"the newest checkpoint is CKP-(\d+)_(\d+) in {tmp_path}.*",
+        ended.stderr.splitlines()[-1],
     )
-    job = run("-np", 2, "--hang-after", HANG_AFTER, "--on-hang", "abort", script)
-    assert job.status == 124
-    assert "Rank 1 has not come to kp.init(); rank 0 waits in 'kp.init'." in job.last_panel
+    assert found and found.group(1, 2) == found.group(4, 3), ended.stderr
+    assert other.wait(20).status == 130 and (script / "has saved").exists()

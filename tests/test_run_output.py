@@ -3,57 +3,53 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.launcher import Job, events, of_kind, program, run
+from tests.launcher import Job, events, of_kind, program, run, run_all
 from tests.ranks.pool import REPOSITORY, environment
 
 
-def test_lines_carry_their_rank():
-    job = run("-np", 3, program("plain"), "show", 0, "a b")
-    assert job.status == 0
-    assert sorted(job.stdout.splitlines()) == [f"[{rank}] rank {rank} got ['a b']" for rank in range(3)]
-    assert {f"[{rank}] rank {rank} on stderr" for rank in range(3)} <= set(job.stderr.splitlines())
-
-
-def test_one_rank_needs_no_prefix():
-    assert run("-np", 1, program("plain"), "show", 0).stdout == "rank 0 got []\n"
-
-
-def test_each_rank_has_files_of_its_own(tmp_path):
-    folder = tmp_path / "log_output"
-    job = run("-np", 2, "--log-dir", folder, program("plain"), "show", 0)
-    assert (job.status, job.stdout) == (0, "")
+def test_where_output_goes(tmp_path):
+    shows, files, both = (program("plain"), "show", 0), tmp_path / "files", tmp_path / "both"
+    jobs = {
+        "prefixes": ("-np", 3, *shows, "a b"),
+        "alone": ("-np", 1, *shows),
+        "files": ("-np", 2, "--log-dir", files, *shows),
+        "merged": ("-np", 2, "--log-dir", both, "--merge-stderr", "--tee", *shows),
+    }
+    jobs = run_all(jobs)
+    assert {name: job.status for name, job in jobs.items()} == dict.fromkeys(jobs, 0)
+    assert sorted(jobs["prefixes"].stdout.splitlines()) == [f"[{rank}] rank {rank} got ['a b']" for rank in range(3)]
+    assert {f"[{rank}] rank {rank} on stderr" for rank in range(3)} <= set(jobs["prefixes"].stderr.splitlines())
+    assert jobs["alone"].stdout == "rank 0 got []\n"
+    # Each rank has files of its own.
+    assert jobs["files"].stdout == ""
     for rank in range(2):
-        assert (folder / f"rank.{rank}/stdout").read_text() == f"rank {rank} got []\n"
-        assert (folder / f"rank.{rank}/stderr").read_text() == f"rank {rank} on stderr\n"
-    about = json.loads((folder / "run.json").read_text())
+        assert (files / f"rank.{rank}/stdout").read_text() == f"rank {rank} got []\n"
+        assert (files / f"rank.{rank}/stderr").read_text() == f"rank {rank} on stderr\n"
+    about = json.loads((files / "run.json").read_text())
     assert about["num_ranks"] == 2 and about["engine"] == "mpi" and set(about["hosts"]) == {"0", "1"}
-    assert [event["event"] for event in events(folder)] == ["start", "world", "end"]
-    assert of_kind(folder, "end")[0]["status"] == 0
-
-
-def test_streams_can_be_merged_and_shown_besides(tmp_path):
-    job = run("-np", 2, "--log-dir", tmp_path / "out", "--merge-stderr", "--tee", program("plain"), "show", 0)
-    assert sorted(os.listdir(tmp_path / "out/rank.1")) == ["progress.jsonl", "stderr", "stdout"]
-    assert (tmp_path / "out/rank.1/stderr").read_text() == ""
-    assert set((tmp_path / "out/rank.1/stdout").read_text().splitlines()) == {"rank 1 got []", "rank 1 on stderr"}
-    assert {"[0] rank 0 got []", "[1] rank 1 on stderr"} <= set(job.stdout.splitlines())
-
-
-def test_an_older_run_is_set_aside(tmp_path):
-    folder = tmp_path / "out"
-    for _ in range(3):
-        run("-np", 1, "--log-dir", folder, program("plain"), "show", 0)
-    assert sorted(os.listdir(tmp_path)) == ["out", "out.1", "out.2"]
-    assert (folder / "rank.0/stdout").read_text() == "rank 0 got []\n"
+    assert [event["event"] for event in events(files)] == ["start", "world", "end"]
+    assert of_kind(files, "end")[0]["status"] == 0
+    # Streams can be merged, and shown besides.
+    assert sorted(os.listdir(both / "rank.1")) == ["progress.jsonl", "stderr", "stdout"]
+    assert (both / "rank.1/stderr").read_text() == ""
+    assert set((both / "rank.1/stdout").read_text().splitlines()) == {"rank 1 got []", "rank 1 on stderr"}
+    assert {"[0] rank 0 got []", "[1] rank 1 on stderr"} <= set(jobs["merged"].stdout.splitlines())
+    # An older run is set aside.
+    shutil.copytree(files, tmp_path / "files.1")
+    run("-np", 1, "--log-dir", files, *shows)
+    assert {"files", "files.1", "files.2"} <= set(os.listdir(tmp_path)) and not (files / "rank.1").exists()
+    assert (files / "rank.0/stdout").read_text() == "rank 0 got []\n" and (tmp_path / "files.2/rank.1").is_dir()
 
 
 def test_in_the_background(tmp_path):
@@ -106,30 +102,24 @@ def test_a_failure_is_told_with_stdout_closed():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seconds", [1, 4])  # in which agents are not yet, and are, unable to say more
-def test_output_that_nobody_reads_does_not_make_the_launcher_deaf(seconds, tmp_path):
+def test_output_that_nobody_reads_does_not_make_the_launcher_deaf():
     """As in a pager, or after Ctrl-S."""
-    reader, writer = os.pipe()
-    job = Job("-np", 2, program("plain"), "talk", 0, 1000000, stdout=writer)
-    os.close(writer)
-    os.read(reader, 10)
-    time.sleep(seconds)
-    job.signal()
-    time.sleep(1)
-    job.signal()
-    assert job.wait(15).status == 130
-    os.close(reader)
 
+    def status(seconds: float) -> int:
+        reader, writer = os.pipe()
+        job = Job("-np", 2, program("plain"), "talk", 0, 1000000, stdout=writer)
+        os.close(writer)
+        os.read(reader, 10)
+        time.sleep(seconds)
+        job.signal()
+        time.sleep(1)
+        job.signal()
+        ended = job.wait(20)
+        os.close(reader)
+        return ended.status
 
-def test_nohup_is_respected(tmp_path):
-    arguments = ["-np", 1, program("plain"), "sleep", 0, tmp_path]
-    job = Job(*arguments, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    job.wait_for(tmp_path / "ready.0")
-    job.signal(signal.SIGHUP)
-    time.sleep(1)
-    assert job.process.poll() is None
-    job.signal(signal.SIGINT)
-    assert job.wait(20).status == 130
+    with ThreadPoolExecutor() as threads:  # agents are not yet, and are, unable to say more
+        assert list(threads.map(status, (1, 4))) == [130, 130]
 
 
 @pytest.fixture

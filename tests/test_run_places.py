@@ -1,6 +1,5 @@
 """How many ranks run where, by torchrun's options and MindSpore's tables; what cannot be is told before any start."""
 
-import copy
 import json
 import os
 
@@ -130,37 +129,40 @@ def test_an_older_rank_table_is_read(tmp_path):
     assert read_rank_table(written(tmp_path, old_table())) == expected
 
 
-RANK = ("group_list", 0, "instance_list", 1)
+def new_table() -> dict:
+    devices = [{"device_id": str(number), "rank_id": str(number)} for number in range(2)]
+    servers = [{"server_id": "127.0.0.1", "device": devices}]
+    return {"version": "1.0", "server_count": "1", "server_list": servers, "status": "completed"}
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        (("group_count",), "2", "group_count is 2, but group_list has 1 group(s): write that number"),
-        (
-            ("group_list", 0, "instance_count"),
-            "8",
-            "group_list[0].instance_count is 8, but instance_list has 3 rank(s)",
-        ),
-        (("status",), "initializing", "status is 'initializing', but must be the text 'completed'"),
-        ((*RANK, "rank_id"), "2", "instance_list[1].rank_id is 2, which group_list[0].instance_list[0] has already"),
-        ((*RANK, "rank_id"), "3", "instance_list[1].rank_id is 3, but the table has 3 device(s) and none with rank 0"),
-        ((*RANK, "server_id"), "-oX", "instance_list[1].server_id is '-oX', but must be a host's name"),
-        ((*RANK, "devices"), [], "instance_list[1].devices is empty, but must be a list with the one device of a rank"),
-        (
-            (*RANK, "devices"),
-            [{}, {}],
-            "instance_list[1].devices has 2 devices, but must be a list with the one device",
-        ),
-        ((*RANK, "devices", 0, "device_id"), "0", "devices[0].device_id is 0, which group_list[0].instance_list[0]"),
-        ((*RANK, "devices", 0, "device_id"), None, "devices[0].device_id is null, but must be a device's number"),
-    ],
-)
-def test_a_wrong_value_of_an_older_table_is_named(path, value, said, tmp_path):
-    content = place = copy.deepcopy(old_table())
+GONE = object()  # a field that is not there
+GROUP, RANK, DEVICE = ("group_list", 0), ("group_list", 0, "instance_list", 1), ("server_list", 0, "device")
+# A place in either table, the value there, and what is said of it.
+WRONG = [
+    (("group_count",), "2", "group_count is 2, but group_list has 1 group(s): write that number"),
+    ((*GROUP, "instance_count"), "8", "group_list[0].instance_count is 8, but instance_list has 3 rank(s)"),
+    (("status",), "initializing", "status is 'initializing', but must be the text 'completed'"),
+    ((*RANK, "rank_id"), "2", "instance_list[1].rank_id is 2, which group_list[0].instance_list[0] has already"),
+    ((*RANK, "rank_id"), "3", "instance_list[1].rank_id is 3, but the table has 3 device(s) and none with rank 0"),
+    ((*RANK, "server_id"), "-oX", "instance_list[1].server_id is '-oX', but must be a host's name"),
+    ((*RANK, "devices"), [], "instance_list[1].devices is empty, but must be a list with the one device of a rank"),
+    ((*RANK, "devices"), [{}, {}], "instance_list[1].devices has 2 devices, but must be a list with the one device"),
+    ((*RANK, "devices", 0, "device_id"), "0", "devices[0].device_id is 0, which group_list[0].instance_list[0]"),
+    ((*RANK, "devices", 0, "device_id"), None, "devices[0].device_id is null, but must be a device's number"),
+    ((*DEVICE, 0, "rank_id"), "1", "server_list[0].device[1].rank_id"),
+    ((*DEVICE, 0, "rank_id"), GONE, "server_list[0].device[0].rank_id is missing"),
+    ((*DEVICE, 0, "device_id"), GONE, "server_list[0].device[0].device_id is missing"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "said"), WRONG)
+def test_a_wrong_value_of_a_table_is_named(path, value, said, tmp_path):
+    content = place = new_table() if path[0] == "server_list" else old_table()
     for part in path[:-1]:
         place = place[part]
     place[path[-1]] = value
+    if value is GONE:
+        del place[path[-1]]
     with pytest.raises(ClusterError) as caught:
         read_rank_table(written(tmp_path, content))
     assert str(caught.value).startswith(f"keras-par: {tmp_path}/table.json: ") and said in str(caught.value)

@@ -1,5 +1,6 @@
 """Jobs started by a plain shell loop: ranks that find each other without a launcher, and launches that are no job."""
 
+import re
 import socket
 import subprocess
 import threading
@@ -17,6 +18,7 @@ from keras_par.job import gpu, launch, rendezvous
 from keras_par.job.launch import Launch, MeetingPoint
 from keras_par.job.register import Register
 from tests.jobs import start, write_script
+from tests.launcher import run_all
 from tests.ranks.pool import environment
 
 TRAINING = """
@@ -124,25 +126,18 @@ print(f"rank {kp.rank()} took {taken}\\n", end="", flush=True)
 """
 
 
-@pytest.mark.long
-def test_ranks_of_a_host_take_one_gpu_each(tmp_path):
-    """By stand-ins for GPUs."""
+def test_ranks_of_a_host_take_one_gpu_each_unless_there_was_a_tensor_before(tmp_path):
+    """By stand-ins for GPUs. Nothing of keras_par's makes a tensor before, after which none can be taken."""
     script = write_script(tmp_path, PINNED)
-    for variables, taken in (({}, (0, 1)), ({"DEVICE_ID": "2"}, (2, 2))):
-        job = start("mpirun", 2, script, **variables)
-        assert job.status == 0, job.output
+    jobs = {"two": ("-np", 2, script), "one": ("-np", 1, "--env", "DEVICE_ID=2", script)}
+    jobs = run_all(jobs | {"early": ("-np", 2, script, "early")})
+    for name, taken in (("two", (0, 1)), ("one", (2,))):
+        assert jobs[name].status == 0, (name, jobs[name].stderr)
         for rank, own in enumerate(taken):
-            assert f"rank {rank} took [('gpu {own}', 'GPU'), ('gpu {own}', True)]" in job.output
-
-
-def test_a_tensor_before_init_is_refused_where_there_are_gpus(tmp_path):
-    """By stand-ins for GPUs."""
-    job = start("mpirun", 2, write_script(tmp_path, PINNED), "early")
-    assert job.status != 0
-    said = (
-        "came after TensorFlow had started its GPUs, so that rank 1 cannot have GPU 1 for itself: call kp.init() before"
-    )
-    assert said in job.output, job.output
+            assert f"rank {rank} took [('gpu {own}', 'GPU'), ('gpu {own}', True)]" in jobs[name].stdout, name
+    assert jobs["early"].status != 0
+    said = r"TensorFlow had started its GPUs, so that rank (\d) cannot have GPU \1 for itself: call kp\.init\(\) before"
+    assert re.search(f"came after {said}", jobs["early"].last_panel)
 
 
 @pytest.mark.parametrize(

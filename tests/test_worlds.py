@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests import worlds
-from tests.launcher import Job, of_kind
+from tests.launcher import Job, events, of_kind
 
 
 @pytest.fixture(scope="module")
@@ -56,5 +56,8 @@ def test_a_rank_that_is_killed_is_started_again(undisturbed, tmp_path):
     found = of_kind(tmp_path / "out", "world")
     assert [world["num_ranks"] for world in found] == [2, 2]
     assert "rank 1 on host" in found[0]["why"] and "SIGKILL" in found[0]["why"]
+    assert "restart 1 of 1, after status 137" in ended.stderr
+    kinds = [event["event"] for event in events(tmp_path / "out")]
+    assert [kind for kind in kinds if kind in ("crash", "restart", "resume")] == ["crash", "restart", "resume"]
     [resume] = of_kind(tmp_path / "out", "resume")
-    assert 0 < resume["steps_lost"] <= 14
+    assert 0 < resume["steps_lost"] <= 14 and "CKP-" in resume["text"]

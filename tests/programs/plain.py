@@ -4,6 +4,7 @@ plain.py WHAT RANK [ARGUMENT ...]
 """
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -53,6 +54,13 @@ elif what == "attempts":
 elif what == "sleep":
     Path(rest[0], f"ready.{rank}").touch()
     time.sleep(1000)
+elif what == "memory of MPI":
+    library = Path(sys.prefix, "lib", "libmpi.so.40")
+    mpi = ctypes.CDLL(str(library) if library.exists() else library.name, ctypes.RTLD_GLOBAL)
+    assert mpi.MPI_Init(None, None) == 0
+    kept = multiprocessing.get_context("spawn").Semaphore(1)
+    Path(rest[0], f"ready.{rank}").write_text(kept._semlock.name.lstrip("/"))
+    time.sleep(1000)
 elif what == "hold":  # a secret, until there is a file
     assert os.environ[rest[1]]
     Path(rest[0], f"ready.{rank}").touch()
@@ -74,12 +82,14 @@ elif what == "save":
         time.sleep(1000)
     finally:
         if is_culprit:
-            time.sleep(8)
-            Path(rest[0], "saved").touch()
+            while not Path(rest[0], "saved").exists():
+                time.sleep(0.05)
+            Path(rest[0], "has saved").touch()
 elif what == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if is_culprit:
         time.sleep(0.5)
+        Path(rest[0]).write_text(str(time.time()))
         fail()
     time.sleep(1000)
 elif is_culprit:
@@ -91,7 +101,7 @@ elif is_culprit:
     if what == "fault":
         ctypes.string_at(0)
     if what == "memory":
-        hog = [bytearray(os.urandom(2**20)) for _ in range(10**6)]
+        hog = [bytearray(b"x") * 2**20 for _ in range(10**6)]
     os.kill(os.getpid(), getattr(signal, what))
 else:
     time.sleep(1000)
