@@ -100,19 +100,23 @@ TRAINING = """
             keras.distribution.set_distribution(kp.DataParallel())
         model = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(0.01), "mse")
-        history = model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0)
-        return {"loss": history.history["loss"], "size": kp.size()}
+        return model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0), kp.size()
+
+    def told(history, size):
+        weights = [each.tolist() for each in history.model.get_weights()]
+        return {"loss": history.history["loss"], "weights": weights, "size": size}
 
     of_ranks, alone = kp.run(train, [True]), train(False)
-    print(json.dumps({"ranks": of_ranks, "alone": alone}))
+    print(json.dumps({"ranks": [told(*each) for each in of_ranks], "alone": told(*alone)}))
 """
 
 
 @pytest.mark.long
 def test_ranks_train_as_one_process_also_where_the_caller_has_begun_tensorflow(tmp_path):
+    """Histories come back with their models."""
     tell = found(call(script(tmp_path, TRAINING)))
     assert [each["size"] for each in tell["ranks"]] == [2, 2] and tell["alone"]["size"] == 1
-    assert tell["ranks"][0] == tell["ranks"][1]
+    assert tell["ranks"][0] == tell["ranks"][1] and len(tell["ranks"][0]["weights"]) == 4
     assert tell["ranks"][0]["loss"] == pytest.approx(tell["alone"]["loss"], rel=1e-5)
 
 
@@ -139,7 +143,6 @@ FAILURES = """
             return int, ("no number",)
 
     def leaves():
-        kp.init()
         sys.exit(0)
 
     def calls():
@@ -184,12 +187,14 @@ def test_a_rank_starts_no_ranks(ranks):
 INTERRUPTED = """
     import pathlib, sys, time
     import keras_par as kp
+    from tests.launcher import rank_of_this_process
 
-    folder = pathlib.Path(sys.argv[1])
+    folder, joins = pathlib.Path(sys.argv[1]), "joins" in sys.argv
 
     def waits():
-        kp.init()
-        (folder / str(kp.rank())).touch()
+        if joins:
+            kp.init()
+        (folder / f"ready.{rank_of_this_process()}").touch()
         time.sleep(100)
 
     try:
@@ -200,35 +205,11 @@ INTERRUPTED = """
 """
 
 
-HISTORIES = """
-    import json, keras, numpy as np
-    import keras_par as kp
-
-    def train():
-        kp.init()
-        with kp.DataParallel().scope():
-            model = keras.Sequential([keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-        return model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
-
-    histories = kp.run(train)
-    weights = [each.model.get_weights()[0].tolist() for each in histories]
-    print(json.dumps({"loss": [each.history["loss"] for each in histories], "weights": weights}))
-"""
-
-
 @pytest.mark.long
-def test_a_history_comes_back_with_its_model(tmp_path):
-    tell = found(call(script(tmp_path, HISTORIES)))
-    assert tell["loss"][0] == tell["loss"][1] and tell["weights"][0] == tell["weights"][1]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("engine", ["mpi", "gloo"])
-def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(engine, tmp_path):
-    job = Job(script(tmp_path, INTERRUPTED), tmp_path, engine, launcher=())
-    for rank in "01":
-        job.wait_for(tmp_path / rank)
+@pytest.mark.parametrize("how", [("mpi", "joins"), ("gloo",)], ids=" ".join)
+def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(how, tmp_path):
+    job = Job(script(tmp_path, INTERRUPTED), tmp_path, *how, launcher=())
+    job.wait_until_ready(tmp_path)
     job.signal(signal.SIGINT)
     ended = job.wait(30)
     assert ended.status == 0 and ended.stdout.splitlines() == ["interrupted", "[3, 3]"], ended.stderr
@@ -237,7 +218,7 @@ def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(engine, tmp_path):
 
 def test_sigterm_ends_the_caller_once_the_ranks_are_gone(tmp_path):
     job = Job(script(tmp_path, INTERRUPTED), tmp_path, "mpi", launcher=())
-    job.wait_for(tmp_path / "0")
+    job.wait_until_ready(tmp_path)
     words = [word for each in psutil.Process(job.process.pid).children(recursive=True) for word in each.cmdline()]
     [folder] = {Path(word).parent for word in words if "/.keras-par-" in word}
     assert folder.is_dir()

@@ -199,12 +199,12 @@ def test_garbage_in_a_launchers_variable_is_named(name, text, monkeypatch):
         GARBAGE[name]()
 
 
-@pytest.mark.parametrize("text", ["two", "0", ""])
-def test_garbage_in_what_horovodrun_sets_is_named(text, monkeypatch):
+def test_garbage_in_what_horovodrun_sets_is_named(monkeypatch):
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
-    monkeypatch.setenv("HOROVOD_SIZE", text)
-    with pytest.raises(RuntimeError, match=r"keras-par: HOROVOD_SIZE='.*' is no whole number of at least 1"):
-        launch.detect()
+    for text in ("two", "0", ""):
+        monkeypatch.setenv("HOROVOD_SIZE", text)
+        with pytest.raises(RuntimeError, match=rf"keras-par: HOROVOD_SIZE='{text}' is no whole number of at least 1"):
+            launch.detect()
 
 
 @pytest.mark.parametrize(
@@ -353,39 +353,42 @@ def test_over_gloo_a_host_must_find_its_own_name(monkeypatch):
         require_own_address()
 
 
-def test_the_second_process_with_a_rank_is_refused(meeting):
-    found = meet(meeting, (0, 2, "a"), (1, 2, "a"), (1, 2, "a"))
-    sentences = [answer for answer in found if isinstance(answer, str)]
-    assert len(sentences) == 1, found
-    assert f"another process has RANK_ID=1 already at 127.0.0.1:{meeting.port}: give every process" in sentences[0]
+# Who comes, how many of them are refused, and what they are told.
+REFUSALS = {
+    "a second process with a rank": (
+        [(0, 2), (1, 2), (1, 2)],
+        (1, "another process has RANK_ID=1 already at {place}: give every process"),
+    ),
+    "a second rank 0": (
+        [(0, 2), (0, 2), (1, 2)],
+        (1, "found port {port} busy, by another job or by a second process with RANK_ID=0"),
+    ),
+    "different sizes, at once": (
+        [(0, 3), (1, 3), (2, 4)],
+        (3, "rank 2 was started with RANK_SIZE=4 but rank 0 at {place} with RANK_SIZE=3"),
+    ),
+    "a missing rank": (
+        [(0, 3), (1, 3)],
+        (2, "rank 2 of 3 did not come to {place} within 2 s: start a process for each RANK_ID"),
+    ),
+    "a missing rank 0": (
+        [(1, 2)],
+        (1, "rank 0 of 2 did not come to {place} within 2 s", "Connection refused", "MASTER_ADDR", "MASTER_PORT"),
+    ),
+}
 
 
-def test_the_second_rank_0_is_refused(meeting):
-    found = meet(meeting, (0, 2, "a"), (0, 2, "a"), (1, 2, "a"))
-    sentences = [answer for answer in found if isinstance(answer, str)]
-    assert len(sentences) == 1, found
-    assert f"found port {meeting.port} busy, by another job or by a second process with RANK_ID=0" in sentences[0]
-
-
-def test_ranks_of_different_sizes_are_refused_at_once(meeting):
+@pytest.mark.parametrize("name", REFUSALS)
+def test_ranks_that_make_no_job_are_refused(name, meeting):
+    ranks, (num_refused, *said) = REFUSALS[name]
     begin = time.monotonic()
-    found = meet(meeting, (0, 3, "a"), (1, 3, "a"), (2, 4, "a"))
-    said = f"rank 2 was started with RANK_SIZE=4 but rank 0 at 127.0.0.1:{meeting.port} with RANK_SIZE=3"
-    assert all(said in sentence for sentence in found), found
-    assert time.monotonic() - begin < meeting.seconds
-
-
-def test_a_missing_rank_is_named_on_all(meeting):
-    found = meet(meeting, (0, 3, "a"), (1, 3, "a"))
-    said = f"rank 2 of 3 did not come to 127.0.0.1:{meeting.port} within 2 s: start a process for each RANK_ID"
-    assert all(said in sentence for sentence in found), found
-
-
-def test_a_missing_rank_0_is_named_with_what_to_set(meeting):
-    [sentence] = meet(meeting, (1, 2, "a"))
-    assert f"rank 0 of 2 did not come to 127.0.0.1:{meeting.port} within 2 s" in sentence
-    assert "Connection refused" in sentence
-    assert "MASTER_ADDR" in sentence and "MASTER_PORT" in sentence
+    found = meet(meeting, *((*rank, "a") for rank in ranks))
+    assert "at once" not in name or time.monotonic() - begin < meeting.seconds
+    sentences = [answer for answer in found if isinstance(answer, str)]
+    assert len(sentences) == num_refused, found
+    for words in said:
+        words = words.format(place=f"127.0.0.1:{meeting.port}", port=meeting.port)
+        assert all(words in sentence for sentence in sentences), found
 
 
 def test_a_host_without_an_address_is_named():
