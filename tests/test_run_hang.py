@@ -77,14 +77,14 @@ def test_a_hang_ends_the_job_if_that_is_wished(size, tmp_path):
         "import time\nfrom tests.launcher import rank_of_this_process as rank\n"
         "time.sleep(1000 * (rank() == 1))\nimport keras_par as kp\nkp.init()\n"
     )
-    options = ("-np", size, "--hang-after", HANG_AFTER, "--on-hang", "abort")
+    options = ("-np", size, "--hang-after", HANG_AFTER + 2, "--on-hang", "abort")  # a first step takes its time
     jobs = run_all({"part": (*options, program("train"), "none", 1, "part@5"), "late": (*options, script)})
     part, late = jobs.values()
     assert part.status == late.status == 124
     assert "run different code from step 5 of epoch 1 on" in part.last_panel
     assert "'kp.barrier'" in part.last_panel and "'kp.broadcast.0'" in part.last_panel
     assert re.search(r"train\.py:\d+ in part", part.last_panel)
-    assert part.end - began(part, "part") < NOTICED_AFTER + 6
+    assert part.end - began(part, "part") < NOTICED_AFTER + 8
     assert "Rank 1 has not come to kp.init(); rank 0 waits in 'kp.init'." in late.last_panel
 
 
@@ -93,14 +93,13 @@ def test_ranks_that_save_after_an_interrupt_are_left_to_it(tmp_path):
     """Longer than failing ranks would be, outside of fit and in it, where one waits for another, which is a hang."""
     folder, script = tmp_path / "out", tmp_path / "script"
     script.mkdir()
-    options = ["--hang-after", HANG_AFTER, "--on-hang", "abort", "--log-dir", folder, "--tee"]
+    options = ["--hang-after", GRACE_SECONDS + 2, "--on-hang", "abort", "--log-dir", folder, "--tee"]
     job = Job("-np", 2, *options, program("train"), tmp_path, 9, "save@1")
     job.wait_for(tmp_path / "CKP-1_14.json")
     other = Job("-np", 2, program("plain"), "save", 0, script)
     other.wait_until_ready(script)
     for each in (job, other):
         each.signal(signal.SIGINT)
-    time.sleep(GRACE_SECONDS + 2)
     wait_until(job, lambda: of_kind(folder, "hang"))
     for each in (tmp_path, script):
         (each / "saved").touch()
