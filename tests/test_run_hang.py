@@ -77,9 +77,9 @@ def test_a_hang_ends_the_job_if_that_is_wished(size, tmp_path):
         "import time\nfrom tests.launcher import rank_of_this_process as rank\n"
         "time.sleep(1000 * (rank() == 1))\nimport keras_par as kp\nkp.init()\n"
     )
-    options = ("-np", size, "--hang-after", HANG_AFTER + 2, "--on-hang", "abort")  # a first step takes its time
-    jobs = run_all({"part": (*options, program("train"), "none", 1, "part@5"), "late": (*options, script)})
-    part, late = jobs.values()
+    options = ("--hang-after", HANG_AFTER + 2, "--on-hang", "abort")  # a first step takes its time
+    parts = ("-np", size, *options, program("train"), "none", 1, "part@5")
+    part, late = run_all({"part": parts, "late": ("-np", 2, *options, script)}).values()
     assert part.status == late.status == 124
     assert "run different code from step 5 of epoch 1 on" in part.last_panel
     assert "'kp.barrier'" in part.last_panel and "'kp.broadcast.0'" in part.last_panel
