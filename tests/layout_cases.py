@@ -4,47 +4,31 @@ Nothing here imports keras_par: the same lines run in both.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import layers, ops
 
-LAYOUT_CASES: dict[str, "LayoutCase"] = {}
 VOCABULARY, LENGTH = 24, 6
 
 
-@dataclass(frozen=True)
-class LayoutCase:
+class LayoutCase(NamedTuple):
     """A model and how its variables are divided.
 
     Args:
-        model: returns the model, not compiled.
         layout: patterns of variable paths and the axes of their dims.
         data: returns x and y, of 75 rows.
-        loss: of the training.
+        model: returns the model, not compiled.
     """
 
-    model: Callable[[], keras.Model]
     layout: dict[str, tuple]
     data: Callable[[], tuple]
-    loss: str = "sparse_categorical_crossentropy"
-
-
-def case(name: str, layout: dict[str, tuple], data, **options):
-    def register(model):
-        LAYOUT_CASES[name] = LayoutCase(model, layout, data, **options)
-        return model
-
-    return register
-
-
-def labels(num: int = 4) -> np.ndarray:
-    return np.random.default_rng(1).integers(0, num, 75)
+    model: Callable[[], keras.Model]
 
 
 def vectors():
-    return np.random.default_rng(0).normal(size=(75, 8)).astype("float32"), labels()
+    return rows_of(8)
 
 
 def tokens():
@@ -56,93 +40,43 @@ def next_tokens():
     return x[:, :-1], x[:, 1:]
 
 
-def images(*sizes: int):
-    def make():
-        return np.random.default_rng(0).normal(size=(75, *sizes)).astype("float32"), labels()
-
-    return make
+def images():
+    return rows_of(5, 5, 3)
 
 
-def classifier(shape: tuple, *parts, head: bool = True, dtype: str | None = None) -> keras.Model:
-    """`parts` between an input and, with `head`, the logits of 4 classes."""
-    end = [layers.Dense(4, name="head")] if head else []
-    return keras.Sequential([layers.Input(shape, dtype=dtype), *parts, *end])
+def rows_of(*sizes: int):
+    return np.random.default_rng(0).normal(size=(75, *sizes)).astype("float32"), labels()
 
 
-# Dense layers.
+def labels() -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 4, 75)
 
 
-@case("dense-columns", {".*up/kernel": (None, "model"), ".*up/bias": ("model",)}, vectors)
-def _():
-    return classifier((8,), layers.Dense(16, "tanh", name="pre"), layers.Dense(12, "relu", name="up"))
+def classifier(shape: tuple, *parts, dtype: str | None = None) -> keras.Model:
+    """`parts` between an input and the logits of 4 classes."""
+    return keras.Sequential([layers.Input(shape, dtype=dtype), *parts, layers.Dense(4, name="head")])
 
 
-@case("dense-rows", {".*down/kernel": ("model", None)}, vectors)
-def _():
-    return classifier((8,), layers.Dense(16, "tanh", name="pre"), layers.Dense(12, "relu", name="down"))
+def of_vectors(*parts) -> keras.Model:
+    return classifier((8,), *parts)
 
 
-BLOCK = {".*up/kernel": (None, "model"), ".*up/bias": ("model",), ".*down/kernel": ("model", None)}
+def dense(units: int, activation: str | None = None, name: str | None = None, **options) -> layers.Layer:
+    return layers.Dense(units, activation, name=name, **options)
 
 
-@case("dense-columns-rows", BLOCK, vectors)
-def _():
-    up, down = layers.Dense(32, "gelu", name="up"), layers.Dense(16, name="down")
-    return classifier((8,), layers.Dense(16, "tanh", name="pre"), up, layers.Dropout(0.2, seed=3), down)
+def pre() -> layers.Layer:
+    """A layer before those that are divided."""
+    return dense(16, "tanh", "pre")
 
 
-@case("dense-columns-columns", {".*kernel": (None, "model"), ".*bias": ("model",)}, vectors)
-def _():
-    return classifier((8,), layers.Dense(16, "tanh"), layers.Dense(12, "relu"))
+def of_tokens(*parts, mask: bool = False) -> keras.Model:
+    return classifier((LENGTH,), layers.Embedding(VOCABULARY, 8, mask_zero=mask), *parts, dtype="int32")
 
 
-@case("einsum-dense", {".*up/kernel": (None, "model", None), ".*down/kernel": ("model", None, None)}, vectors)
-def _():
-    up = layers.EinsumDense("ab,bcd->acd", (4, 6), bias_axes="cd", activation="relu", name="up")
-    down = layers.EinsumDense("acd,cde->ae", (8,), bias_axes="e", name="down")
-    return classifier((8,), layers.Dense(8), up, down)
-
-
-# Embeddings.
-
-
-@case("embedding-by-vocabulary", {".*embeddings": ("model", None)}, tokens)
-def _():
-    return classifier((LENGTH,), layers.Embedding(VOCABULARY, 8), layers.Flatten(), dtype="int32")
-
-
-@case("embedding-by-feature", {".*embeddings": (None, "model")}, tokens)
-def _():
-    table = layers.Embedding(VOCABULARY, 8, mask_zero=True)
-    return classifier((LENGTH,), table, layers.GlobalAveragePooling1D(), dtype="int32")
-
-
-@case(
-    "vocabulary",
-    {".*embeddings": ("model", None), ".*logits/kernel": (None, "model"), ".*logits/bias": ("model",)},
-    next_tokens,
-)
-def _():
-    table, logits = layers.Embedding(VOCABULARY, 8), layers.Dense(VOCABULARY, name="logits")
-    return classifier((LENGTH,), table, layers.Dense(8, "tanh"), logits, head=False, dtype="int32")
-
-
-@case("softmax-of-vocabulary", {".*words/kernel": (None, "model"), ".*words/bias": ("model",)}, next_tokens)
-def _():
-    # Logits so far apart that a probability without them would be cut off.
-    wide = keras.initializers.RandomNormal(stddev=30.0, seed=2)
-    words = layers.Dense(VOCABULARY, "softmax", kernel_initializer=wide, name="words")
-    return classifier((LENGTH,), layers.Embedding(VOCABULARY, 8), words, head=False, dtype="int32")
-
-
-# Attention.
-
-
-HEADS = {
-    ".*(query|key|value)/kernel": (None, "model", None),
-    ".*(query|key|value)/bias": ("model", None),
-    ".*attention_output/kernel": ("model", None, None),
-}
+def of_words(*parts) -> keras.Model:
+    """Ends with probabilities or logits of the next word."""
+    return keras.Sequential([layers.Input((LENGTH,), dtype="int32"), layers.Embedding(VOCABULARY, 8), *parts])
 
 
 def attention(layer, **call) -> keras.Model:
@@ -152,154 +86,38 @@ def attention(layer, **call) -> keras.Model:
     return keras.Model(inputs, layers.Dense(VOCABULARY, name="logits")(x))
 
 
-@case("attention", HEADS, next_tokens)
-def _():
-    return attention(layers.MultiHeadAttention(4, 6, name="attention"), use_causal_mask=True)
-
-
-@case("attention-block", HEADS | BLOCK, next_tokens)
-def _():
+def attention_block() -> keras.Model:
     x = inputs = layers.Input((LENGTH,), dtype="int32")
     x = layers.Embedding(VOCABULARY, 8)(x)
     x = x + layers.MultiHeadAttention(4, 4, name="attention")(x, x, use_causal_mask=True)
-    x = x + layers.Dense(8, name="down")(layers.Dense(16, "relu", name="up")(layers.LayerNormalization()(x)))
-    return keras.Model(inputs, layers.Dense(VOCABULARY, name="logits")(x))
+    x = x + dense(8, name="down")(dense(16, "relu", "up")(layers.LayerNormalization()(x)))
+    return keras.Model(inputs, dense(VOCABULARY, name="logits")(x))
 
 
-@case("attention-with-dropout", HEADS, next_tokens)
-def _():
-    return attention(layers.MultiHeadAttention(4, 6, dropout=0.2, seed=5, name="attention"))
-
-
-@case("grouped-attention", HEADS, next_tokens)
-def _():
-    return attention(layers.GroupQueryAttention(6, 4, 4, name="attention"))
-
-
-QUERY_HEADS = {".*query/kernel": (None, "model", None), ".*attention_output/kernel": ("model", None, None)}
-
-
-@case("grouped-attention-whole-keys", QUERY_HEADS, next_tokens)
-def _():
-    return attention(layers.GroupQueryAttention(6, 4, 1, name="attention"), use_causal_mask=True)
-
-
-# Convolutions and pooling.
-
-
-def convolutions(rank: int, layer) -> keras.Model:
+def convolutions(layer, rank: int = 2) -> keras.Model:
+    """`layer` behind a convolution over so many dims."""
     pool = getattr(layers, f"GlobalAveragePooling{rank}D")()
     first = getattr(layers, f"Conv{rank}D")(8, 3, padding="same", activation="relu", name="first")
     return classifier((5,) * rank + (3,), first, layer, pool)
 
 
-def kernels(rank: int, *axes) -> tuple:
+def convolution_of(rank: int) -> LayoutCase:
+    """Two convolutions over so many dims, one by columns and one by rows."""
+    layout = {".*first/kernel": kernel(None, "model", rank=rank), ".*first/bias": ("model",)}
+    layout |= {".*second/kernel": kernel("model", None, rank=rank)}
+    kind = getattr(layers, f"Conv{rank}D")
+    second = {"padding": "same", "activation": "relu", "name": "second"}
+    return LayoutCase(layout, lambda: rows_of(*(5,) * rank, 3), lambda: convolutions(kind(8, 3, **second), rank))
+
+
+def kernel(*axes, rank: int = 2) -> tuple:
+    """The axes of channels behind dims that nothing divides."""
     return (None,) * rank + axes
-
-
-for _rank, _kind in ((1, layers.Conv1D), (2, layers.Conv2D), (3, layers.Conv3D)):
-
-    @case(
-        f"conv{_rank}d",
-        {
-            ".*first/kernel": kernels(_rank, None, "model"),
-            ".*first/bias": ("model",),
-            ".*second/kernel": kernels(_rank, "model", None),
-        },
-        images(*(5,) * _rank, 3),
-    )
-    def _(rank=_rank, kind=_kind):
-        return convolutions(rank, kind(8, 3, padding="same", activation="relu", name="second"))
-
-
-@case(
-    "depthwise-conv",
-    {
-        ".*first/kernel": kernels(2, None, "model"),
-        ".*depth/kernel": kernels(2, "model", None),
-        ".*depth/bias": ("model",),
-    },
-    images(5, 5, 3),
-)
-def _():
-    return convolutions(2, layers.DepthwiseConv2D(3, padding="same", activation="relu", name="depth"))
-
-
-@case(
-    "grouped-conv",
-    {".*first/kernel": kernels(2, None, "model"), ".*groups/kernel": kernels(2, None, "model")},
-    images(5, 5, 3),
-)
-def _():
-    return convolutions(2, layers.Conv2D(8, 3, groups=2, padding="same", name="groups"))
-
-
-@case(
-    "separable-conv",
-    {".*(first|pointwise)_?kernel": kernels(2, None, "model"), ".*first/kernel": kernels(2, None, "model")},
-    images(5, 5, 3),
-)
-def _():
-    return convolutions(2, layers.SeparableConv2D(8, 3, padding="same", name="separable"))
-
-
-@case(
-    "transposed-conv",
-    {".*first/kernel": kernels(2, None, "model"), ".*second/kernel": kernels(2, "model", None)},
-    images(5, 5, 3),
-)
-def _():
-    return convolutions(2, layers.Conv2DTranspose(8, 3, padding="same", name="second"))
-
-
-@case("pooling", {".*first/kernel": kernels(2, None, "model")}, images(5, 5, 3))
-def _():
-    return convolutions(2, layers.MaxPooling2D(2))
-
-
-# Normalization of divided channels.
-
-
-CHANNELS = {".*up/kernel": (None, "model"), ".*norm.*/(gamma|beta|moving_mean|moving_variance)": ("model",)}
-DOWN = {".*down/kernel": ("model", None)}
 
 
 def normalized(norm) -> keras.Model:
     # A bias before a norm has a gradient of zero, of which Adam makes steps of rounding errors.
-    up, down = layers.Dense(16, use_bias=False, name="up"), layers.Dense(8, "relu", name="down")
-    return classifier((8,), up, norm, layers.ReLU(), down)
-
-
-@case("batch-normalization", CHANNELS | DOWN, vectors)
-def _():
-    return normalized(layers.BatchNormalization(synchronized=True, name="norm"))
-
-
-@case(
-    "layer-normalization",
-    {**CHANNELS, **DOWN} | {".*norm.*/(gamma|beta|moving_mean|moving_variance)": ("model",)},
-    vectors,
-)
-def _():
-    return normalized(layers.LayerNormalization(name="norm"))
-
-
-@case("group-normalization", CHANNELS | DOWN, vectors)
-def _():
-    return normalized(layers.GroupNormalization(4, name="norm"))
-
-
-@case("layer-normalization-whole", {".*up/kernel": (None, "model")} | DOWN, vectors)
-def _():
-    return normalized(layers.LayerNormalization(name="norm"))
-
-
-@case("rms-normalization", {".*up/kernel": (None, "model"), ".*norm/scale": ("model",)} | DOWN, vectors)
-def _():
-    return normalized(layers.RMSNormalization(name="norm"))
-
-
-# Anything else.
+    return of_vectors(dense(16, name="up", use_bias=False), norm, layers.ReLU(), dense(8, "relu", "down"))
 
 
 class Mixture(layers.Layer):
@@ -316,52 +134,11 @@ class Mixture(layers.Layer):
         return ops.concatenate([x, x[:, ::2] @ self.table[:4]], axis=-1) + ops.sum(values)
 
 
-@case("custom-layer", {".*matrix": (None, "model"), ".*table": ("model", None)}, vectors)
-def _():
-    return classifier((8,), Mixture())
-
-
-@case("custom-layer-other-dims", {".*matrix": ("model", None), ".*table": (None, "model")}, vectors)
-def _():
-    return classifier((8,), Mixture())
-
-
 class OfLists(layers.Layer):
     """Gives lists of tensors to operations that take one."""
 
     def call(self, x):
         return ops.sum([x, ops.tanh(x)], axis=0) + ops.max([x, 0.5 * x], axis=0)
-
-
-@case("lists", {".*up/kernel": (None, "model"), ".*down/kernel": ("model", None)}, vectors)
-def _():
-    return classifier((8,), layers.Dense(16, name="up"), OfLists(), layers.Dense(8, name="down"))
-
-
-@case("recurrent", {".*lstm.*/kernel": (None, "model"), ".*recurrent_kernel": ("model", None)}, tokens)
-def _():
-    table, recurrent = layers.Embedding(VOCABULARY, 8), layers.LSTM(8, name="lstm")
-    return classifier((LENGTH,), table, recurrent, dtype="int32")
-
-
-@case("over-the-batch", {".*kernel": ("batch", None), ".*embeddings": (None, "batch")}, tokens)
-def _():
-    return classifier((LENGTH,), layers.Embedding(VOCABULARY, 8), layers.Flatten(), layers.Dense(8), dtype="int32")
-
-
-@case("over-batch-and-model", {".*up/kernel": ("batch", "model"), ".*down/kernel": ("model", "batch")}, vectors)
-def _():
-    return classifier((8,), layers.Dense(16, "relu", name="up"), layers.Dense(8, name="down"))
-
-
-@case(
-    "outputs",
-    {".*up/output": ("batch", "model"), ".*down/kernel": ("model", None), ".*pre/output": ("batch", None)},
-    vectors,
-)
-def _():
-    pre, up = layers.Dense(8, "tanh", name="pre"), layers.Dense(16, "relu", name="up")
-    return classifier((8,), pre, up, layers.Dense(8, name="down"))
 
 
 class ByHand(keras.Model):
@@ -378,8 +155,151 @@ class ByHand(keras.Model):
         return self.head(self.down(y - ops.max(y, axis=-1, keepdims=True)) + y[:, :8])
 
 
-@case(
-    "subclassed", {".*up/kernel": (None, "model"), ".*up/bias": ("model",), ".*down/kernel": ("model", None)}, vectors
-)
-def _():
-    return ByHand()
+COLUMNS, ROWS = {".*up/kernel": (None, "model")}, {".*down/kernel": ("model", None)}
+BLOCK = COLUMNS | {".*up/bias": ("model",)} | ROWS
+HEADS = {
+    ".*(query|key|value)/kernel": (None, "model", None),
+    ".*(query|key|value)/bias": ("model", None),
+    ".*attention_output/kernel": ("model", None, None),
+}
+QUERY_HEADS = {".*query/kernel": (None, "model", None), ".*attention_output/kernel": ("model", None, None)}
+WORDS = {".*embeddings": ("model", None), ".*logits/kernel": (None, "model"), ".*logits/bias": ("model",)}
+FIRST = {".*first/kernel": kernel(None, "model")}
+DEPTH = {".*depth/kernel": kernel("model", None), ".*depth/bias": ("model",)}
+CHANNELS = COLUMNS | {".*norm.*/(gamma|beta|moving_mean|moving_variance)": ("model",)} | ROWS
+OUTPUTS = {".*up/output": ("batch", "model"), ".*down/kernel": ("model", None), ".*pre/output": ("batch", None)}
+# Logits so far apart that a probability without them would be cut off.
+FAR_APART = {"kernel_initializer": keras.initializers.RandomNormal(stddev=30.0, seed=2)}
+
+ALL: dict[str, tuple[dict[str, tuple], Callable[[], tuple], Callable[[], keras.Model]]] = {
+    "dense-columns": (
+        COLUMNS | {".*up/bias": ("model",)},
+        vectors,
+        lambda: of_vectors(pre(), dense(12, "relu", "up")),
+    ),
+    "dense-rows": (ROWS, vectors, lambda: of_vectors(pre(), dense(12, "relu", "down"))),
+    "dense-columns-rows": (
+        BLOCK,
+        vectors,
+        lambda: of_vectors(pre(), dense(32, "gelu", "up"), layers.Dropout(0.2, seed=3), dense(16, name="down")),
+    ),
+    "dense-columns-columns": (
+        {".*kernel": (None, "model"), ".*bias": ("model",)},
+        vectors,
+        lambda: of_vectors(dense(16, "tanh"), dense(12, "relu")),
+    ),
+    "einsum-dense": (
+        {".*up/kernel": (None, "model", None), ".*down/kernel": ("model", None, None)},
+        vectors,
+        lambda: of_vectors(
+            dense(8),
+            layers.EinsumDense("ab,bcd->acd", (4, 6), bias_axes="cd", activation="relu", name="up"),
+            layers.EinsumDense("acd,cde->ae", (8,), bias_axes="e", name="down"),
+        ),
+    ),
+    "embedding-by-vocabulary": ({".*embeddings": ("model", None)}, tokens, lambda: of_tokens(layers.Flatten())),
+    "embedding-by-feature": (
+        {".*embeddings": (None, "model")},
+        tokens,
+        lambda: of_tokens(layers.GlobalAveragePooling1D(), mask=True),
+    ),
+    "vocabulary": (WORDS, next_tokens, lambda: of_words(dense(8, "tanh"), dense(VOCABULARY, name="logits"))),
+    "softmax-of-vocabulary": (
+        {".*words/kernel": (None, "model"), ".*words/bias": ("model",)},
+        next_tokens,
+        lambda: of_words(dense(VOCABULARY, "softmax", "words", **FAR_APART)),
+    ),
+    "attention": (
+        HEADS,
+        next_tokens,
+        lambda: attention(layers.MultiHeadAttention(4, 6, name="attention"), use_causal_mask=True),
+    ),
+    "attention-block": (HEADS | BLOCK, next_tokens, attention_block),
+    "attention-with-dropout": (
+        HEADS,
+        next_tokens,
+        lambda: attention(layers.MultiHeadAttention(4, 6, dropout=0.2, seed=5, name="attention")),
+    ),
+    "grouped-attention": (
+        HEADS,
+        next_tokens,
+        lambda: attention(layers.GroupQueryAttention(6, 4, 4, name="attention")),
+    ),
+    "grouped-attention-whole-keys": (
+        QUERY_HEADS,
+        next_tokens,
+        lambda: attention(layers.GroupQueryAttention(6, 4, 1, name="attention"), use_causal_mask=True),
+    ),
+    **{f"conv{rank}d": convolution_of(rank) for rank in (1, 2, 3)},
+    "depthwise-conv": (
+        FIRST | DEPTH,
+        images,
+        lambda: convolutions(layers.DepthwiseConv2D(3, padding="same", activation="relu", name="depth")),
+    ),
+    "grouped-conv": (
+        FIRST | {".*groups/kernel": kernel(None, "model")},
+        images,
+        lambda: convolutions(layers.Conv2D(8, 3, groups=2, padding="same", name="groups")),
+    ),
+    "separable-conv": (
+        {".*(first|pointwise)_?kernel": kernel(None, "model")} | FIRST,
+        images,
+        lambda: convolutions(layers.SeparableConv2D(8, 3, padding="same", name="separable")),
+    ),
+    "transposed-conv": (
+        FIRST | {".*second/kernel": kernel("model", None)},
+        images,
+        lambda: convolutions(layers.Conv2DTranspose(8, 3, padding="same", name="second")),
+    ),
+    "pooling": (FIRST, images, lambda: convolutions(layers.MaxPooling2D(2))),
+    "batch-normalization": (
+        CHANNELS,
+        vectors,
+        lambda: normalized(layers.BatchNormalization(synchronized=True, name="norm")),
+    ),
+    "layer-normalization": (CHANNELS, vectors, lambda: normalized(layers.LayerNormalization(name="norm"))),
+    "group-normalization": (CHANNELS, vectors, lambda: normalized(layers.GroupNormalization(4, name="norm"))),
+    "layer-normalization-whole": (COLUMNS | ROWS, vectors, lambda: normalized(layers.LayerNormalization(name="norm"))),
+    "rms-normalization": (
+        COLUMNS | {".*norm/scale": ("model",)} | ROWS,
+        vectors,
+        lambda: normalized(layers.RMSNormalization(name="norm")),
+    ),
+    "custom-layer": (
+        {".*matrix": (None, "model"), ".*table": ("model", None)},
+        vectors,
+        lambda: of_vectors(Mixture()),
+    ),
+    "custom-layer-other-dims": (
+        {".*matrix": ("model", None), ".*table": (None, "model")},
+        vectors,
+        lambda: of_vectors(Mixture()),
+    ),
+    "lists": (
+        COLUMNS | ROWS,
+        vectors,
+        lambda: of_vectors(dense(16, name="up"), OfLists(), dense(8, name="down")),
+    ),
+    "recurrent": (
+        {".*lstm.*/kernel": (None, "model"), ".*recurrent_kernel": ("model", None)},
+        tokens,
+        lambda: of_tokens(layers.LSTM(8, name="lstm")),
+    ),
+    "over-the-batch": (
+        {".*kernel": ("batch", None), ".*embeddings": (None, "batch")},
+        tokens,
+        lambda: of_tokens(layers.Flatten(), dense(8)),
+    ),
+    "over-batch-and-model": (
+        {".*up/kernel": ("batch", "model"), ".*down/kernel": ("model", "batch")},
+        vectors,
+        lambda: of_vectors(dense(16, "relu", "up"), dense(8, name="down")),
+    ),
+    "outputs": (
+        OUTPUTS,
+        vectors,
+        lambda: of_vectors(dense(8, "tanh", "pre"), dense(16, "relu", "up"), dense(8, name="down")),
+    ),
+    "subclassed": (BLOCK, vectors, ByHand),
+}
+LAYOUT_CASES = {name: LayoutCase(*case) for name, case in ALL.items()}

@@ -43,6 +43,23 @@ CASES = {
 }
 
 
+# What is other than it should be.
+WRONG: dict[str, dict] = {
+    "no match": {"layout": {"up/kernal": (None, "model")}},
+    "two matches": {"layout": {"up/.*": (None, "model"), ".*kernel": (None, "model")}},
+    "dims": {"layout": {"up/kernel": ("model",)}},
+    "axis twice": {"layout": {"up/kernel": ("model", "model")}},
+    "small mesh": {"shape": (1, 1), "devices": ["cpu:0"]},
+    "descending": {"devices": ["cpu:1", "cpu:0"]},
+    "output dims": {"layout": {"up/output": ("model",)}},
+}
+WRONG_ON_RANK_1: dict[str, dict] = {
+    "other mesh": {"shape": (2, 1)},
+    "other layout": {"layout": {"up/kernel": ("model", None)}},
+    "other reduction": {"reduction": "sum"},
+}
+
+
 class Loop(layers.Layer):
     """Reads a sharded tensor of the layer before in a loop."""
 
@@ -58,33 +75,13 @@ def misuse(which: str) -> None:
     import keras_par as kp
 
     keras.utils.set_random_seed(3)
-    shape, axes, devices, layout = (1, 2), (None, "model"), None, {"up/kernel": (None, "model")}
-    reduction = "mean"
-    if which == "no match":
-        layout = {"up/kernal": axes}
-    elif which == "two matches":
-        layout = {"up/.*": axes, ".*kernel": axes}
-    elif which == "dims":
-        layout = {"up/kernel": ("model",)}
-    elif which == "axis twice":
-        layout = {"up/kernel": ("model", "model")}
-    elif which == "small mesh":
-        shape, devices = (1, 1), ["cpu:0"]
-    elif which == "descending":
-        devices = ["cpu:1", "cpu:0"]
-    elif which == "output dims":
-        layout = {"up/output": ("model",)}
-    elif kp.rank() == 1 and which == "other mesh":
-        shape = (2, 1)
-    elif kp.rank() == 1 and which == "other layout":
-        layout = {"up/kernel": ("model", None)}
-    elif kp.rank() == 1 and which == "other reduction":
-        reduction = "sum"
-    mesh = keras.distribution.DeviceMesh(shape, ("batch", "model"), devices)
+    about = {"shape": (1, 2), "devices": None, "layout": {"up/kernel": (None, "model")}, "reduction": "mean"}
+    about |= WRONG.get(which, {}) | (WRONG_ON_RANK_1.get(which, {}) if kp.rank() == 1 else {})
+    mesh = keras.distribution.DeviceMesh(about["shape"], ("batch", "model"), about["devices"])
     layout_map = keras.distribution.LayoutMap(mesh)
-    for pattern, divisions in layout.items():
-        layout_map[pattern] = divisions
-    strategy = kp.ModelParallel(layout_map=layout_map, reduction=reduction)
+    for pattern, axes in about["layout"].items():
+        layout_map[pattern] = axes
+    strategy = kp.ModelParallel(layout_map=layout_map, reduction=about["reduction"])
     if which == "other strategy" and kp.rank() == 1:
         strategy = kp.DataParallel()
     with strategy.scope():

@@ -7,51 +7,33 @@ from hypothesis import strategies as st
 from keras_par.plan.division import Move, divide, sums
 
 KEPT = {"never": lambda axes, axis: False, "always": lambda axes, axis: axes[-1] is None}
-# Layouts of operands, names of their dims, those of the result; what is done to the operands, the sums, the layout.
+# Of products ik,kn->in: layouts of the operands; what is done to them, the sums, the layout of the result.
 PRODUCTS = {
-    "by columns": ((None, (None, "x")), ("ik", "kn"), "in", ((Move("enter", "x"),), ()), [], (None, "x")),
-    "by rows": (
-        (None, ("x", None)),
-        ("ik", "kn"),
-        "in",
-        ((Move("split", "x", 1),), ()),
-        [Move("total", "x")],
-        (None, None),
-    ),
-    "rows after columns": (
-        ((None, "x"), ("x", None)),
-        ("ik", "kn"),
-        "in",
-        ((), ()),
-        [Move("total", "x")],
-        (None, None),
-    ),
+    "by columns": ((None, (None, "x")), ((Move("enter", "x"),), ()), [], (None, "x")),
+    "by rows": ((None, ("x", None)), ((Move("split", "x", 1),), ()), [Move("total", "x")], (None, None)),
+    "rows after columns": (((None, "x"), ("x", None)), ((), ()), [Move("total", "x")], (None, None)),
     "columns after columns": (
         ((None, "x"), (None, "x")),
-        ("ik", "kn"),
-        "in",
         ((Move("gather_and_enter", "x", 1),), ()),
         [],
         (None, "x"),
     ),
-    "two axes": (
-        ((None, "y"), ("y", "x")),
-        ("ik", "kn"),
-        "in",
-        ((Move("enter", "x"),), ()),
-        [Move("total", "y")],
-        (None, "x"),
-    ),
-    "rows and their bias": ((("x", None), None), ("in", "n"), "in", ((), (Move("enter", "x"),)), [], ("x", None)),
+    "two axes": (((None, "y"), ("y", "x")), ((Move("enter", "x"),), ()), [Move("total", "y")], (None, "x")),
 }
 
 
 @pytest.mark.parametrize("case", PRODUCTS)
 def test_products(case):
-    layouts, labels, result, operands, moves, axes = PRODUCTS[case]
-    division = divide(layouts, labels, result)
+    layouts, operands, moves, axes = PRODUCTS[case]
+    division = divide(layouts, ("ik", "kn"), "in")
     assert division.operands == operands
-    assert sums(division, result, KEPT["never"]) == (moves, axes)
+    assert sums(division, "in", KEPT["never"]) == (moves, axes)
+
+
+def test_rows_and_their_bias():
+    division = divide((("x", None), None), ("in", "n"), "in")
+    assert division.operands == ((), (Move("enter", "x"),))
+    assert sums(division, "in", KEPT["never"]) == ([], ("x", None))
 
 
 def test_a_sum_may_stay_divided():

@@ -7,66 +7,14 @@ from typing import Any
 
 DIGITS = "9" * 31
 WORDS = (
-    *(
-        "",
-        " ",
-        "0",
-        "-1",
-        "1",
-        "2",
-        "1.5",
-        DIGITS,
-        "9" * 5000,
-        "1e999",
-        "nan",
-        "inf",
-        "true",
-        "null",
-        "0x" + "f" * 5000,
-    ),
-    *(
-        "²",
-        "٣",
-        "\udcff",
-        "\u202e",
-        "é",
-        "a b",
-        "a=b",
-        "..",
-        "../x",
-        "x" * 5000,
-        "-",
-        "--",
-        "=",
-        "[",
-        "{",
-        "(" * 500,
-        "[" * 3000,
-    ),
-    *("'", '"', '"""', "#", "\\", "\n", "\r\n", "\t", ",", ":", ".", "*", "(a", "a{99999999999}", "(?i", "%s", "$(x)"),
+    *("", " ", "0", "-1", "1", "2", "1.5", DIGITS, "9" * 5000, "1e999", "nan", "inf", "true", "null"),
+    *("0x" + "f" * 5000, "²", "٣", "\udcff", "\u202e", "é", "a b", "a=b", "..", "../x", "x" * 5000, "-", "--", "="),
+    *("[", "{", "(" * 500, "[" * 3000, "'", '"', '"""', "#", "\\", "\n", "\r\n", "\t", ",", ":", ".", "*", "(a"),
+    *("a{99999999999}", "(?i", "%s", "$(x)"),
 )
 VALUES = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1,
-        2,
-        10**30,
-        0.5,
-        float("inf"),
-        float("nan"),
-        "",
-        "0",
-        "1",
-        "²",
-        DIGITS,
-        "x" * 5000,
-        "\udcff",
-    ),
-    *([], {}, [[]], [None], {"a": 1}, [0] * 50),
+    *(None, True, False, 0, -1, 1, 2, 10**30, 0.5, float("inf"), float("nan"), "", "0", "1", "²", DIGITS, "x" * 5000),
+    *("\udcff", [], {}, [[]], [None], {"a": 1}, [0] * 50),
 )
 
 
@@ -113,18 +61,13 @@ def json_value(draw: random.Random, begin: Any, most: int = 2) -> Any:
         if isinstance(owner, dict) and draw.random() < 0.3:
             del owner[key]
         else:
-            owner[key] = (
-                nested(draw.choice((5, 100_000))) if draw.random() < 0.02 else copy.deepcopy(draw.choice(VALUES))
-            )
+            owner[key] = nested(draw.choice((5, 300))) if draw.random() < 0.02 else copy.deepcopy(draw.choice(VALUES))
     return root[0]
 
 
 def nested(depth: int) -> Any:
     """Lists within lists, not so deep that they could not be written."""
-    value: Any = 0
-    for _ in range(min(depth, 300)):
-        value = [value]
-    return value
+    return [nested(depth - 1)] if depth else 0
 
 
 def places_in(value: Any) -> list[tuple[Any, Any]]:

@@ -63,9 +63,8 @@ def machine_file(draw: random.Random, folder: Path) -> None:
 def rank_table(draw: random.Random, folder: Path) -> None:
     path = folder / "table.json"
     table = mutations.json_value(draw, draw.choice((TABLE, OLD_TABLE)))
-    path.write_bytes(
-        mutations.text(draw, json.dumps(table), most=1) if draw.random() < 0.3 else json.dumps(table).encode()
-    )
+    text = json.dumps(table)
+    path.write_bytes(mutations.text(draw, text, most=1) if draw.random() < 0.3 else text.encode())
     places = read_rank_table(path)
     assert [place.rank for place in places] == list(range(len(places)))
 
@@ -89,19 +88,8 @@ OPTIONS = {
     ),
     "plan": (
         *("megatron", "gpt2", "model.py:build", "--ranks", "--rank", "--mesh", "2x4", "--batch-size", "--input-shape"),
-        *(
-            "--machine",
-            "cpu-cluster",
-            "--json",
-            "--html",
-            "--search",
-            "dynamic",
-            "--memory",
-            "8GB",
-            "--axes",
-            "--write",
-        ),
-        *("2", "2", "--ranks=2"),
+        *("--machine", "cpu-cluster", "--json", "--html", "--search", "dynamic", "--memory", "8GB", "--axes"),
+        *("--write", "2", "2", "--ranks=2"),
     ),
     "report": ("-o", "/", "/dev/null/x", "--output", "nowhere", "tests"),
     "doctor": ("--json", "--np", "--engine", "mpi", "--no-self-test", "2"),
@@ -196,33 +184,11 @@ def is_refusal(error: BaseException) -> bool:
     return sentence.startswith("keras-par: ") and "\n" not in sentence.strip() and len(sentence) < 12_000
 
 
-NOTE = {
-    "time": 1e9,
-    "call": "fit",
-    "epoch": 1,
-    "step": 2,
-    "marks": 3,
-    "steps": 4,
-    "logs": {"loss": 0.5},
-    "name": "CKP-1_2",
-}
-NOTE |= {
-    "message": "ValueError: x",
-    "is_consequence": False,
-    "on_all_ranks": True,
-    "text": "CKP-1_2 in x",
-    "in_memory": False,
-}
-NOTE |= {"taken": 1e9, "user_line": "a.py:1"}
-JOB = {
-    "folder": None,
-    "environment": {},
-    "forward": False,
-    "merge_stderr": False,
-    "verbose": False,
-    "attempt": 0,
-    "beat": 1.0,
-}
+NOTE = {"time": 1e9, "call": "fit", "epoch": 1, "step": 2, "marks": 3, "steps": 4, "logs": {"loss": 0.5}}
+NOTE |= {"name": "CKP-1_2", "message": "ValueError: x", "is_consequence": False, "on_all_ranks": True}
+NOTE |= {"text": "CKP-1_2 in x", "in_memory": False, "taken": 1e9, "user_line": "a.py:1"}
+JOB = {"folder": None, "environment": {}, "forward": False, "merge_stderr": False, "verbose": False}
+JOB |= {"attempt": 0, "beat": 1.0}
 
 
 def notes(draw: random.Random, folder: Path) -> None:
