@@ -118,11 +118,18 @@ ALL = (wide, updated_whole, two_layers, gpt, long_gpt, normalized, softmax_of_vo
 MODELS = {each.__name__: each for each in ALL}
 
 
-def look(name: str) -> dict:
-    """What the search sees of a model of the table."""
+def seen(build: Callable[[], keras.Model]):
+    """The trace that the search makes of a model, of which no more is left."""
     from keras_par.searching.look import look_at
 
-    trace = look_at(MODELS[name])
+    trace = look_at(build)
+    keras.utils.clear_session(free_memory=False)
+    return trace
+
+
+def look(name: str) -> dict:
+    """What the search sees of a model of the table."""
+    trace = seen(MODELS[name])
     return {"operations": trace.operations, "asides": trace.asides}
 
 
@@ -130,53 +137,58 @@ def compare_drawn(kind: str, parts, mesh: tuple[int, int], choices) -> dict:
     """What a step of a model of random parts sends by its plan and by its trace, with random layouts."""
     layout = random_models.layout_of(random_models.build(kind, parts), mesh, choices)
     keras.utils.clear_session(free_memory=False)
-    return compare(drawn(kind, parts), layout, mesh)
+    [found] = compare(drawn(kind, parts), layout, mesh)
+    return found
 
 
-def compare_named(
-    name: str, layout: dict, mesh: tuple[int, ...], recomputed: tuple[str, ...] = (), zero: int = 0
-) -> dict:
-    """The same of a model of the table, of which some layers are computed again, in a stage of ZeRO."""
-    return compare(MODELS[name], layout, mesh, recomputed, batch_size=4 * mesh[0], zero=zero)
+def compare_named(name: str, layout: dict, mesh: tuple[int, ...], **options) -> list[dict]:
+    """The same of a model of the table."""
+    return compare(MODELS[name], layout, mesh, batch_size=4 * mesh[0], **options)
 
 
 def compare(
     build: Callable[[], keras.Model],
     layout: dict,
     mesh: tuple[int, ...],
-    recomputed: tuple[str, ...] = (),
+    recomputed: tuple[tuple[str, ...], ...] = ((),),
     batch_size: int = 8,
     zero: int = 0,
-) -> dict:
-    """What a step sends as the search predicts it, and as tracing it on a rank counts it: kinds with bytes."""
+) -> list[dict]:
+    """What a step sends as the search predicts it, and as tracing it on a rank counts it: kinds with bytes.
+
+    For each of these choices of layers that are computed again, in a stage of ZeRO.
+    """
     from keras_par.plan.cost import predict
     from keras_par.plan.layout import divided
     from keras_par.plan.mesh import Mesh
     from keras_par.plan.setting import Setting
     from keras_par.searching.known_machines import machine_of
-    from keras_par.searching.look import look_at
     from keras_par.searching.meshes import named
 
-    trace = look_at(build)
-    keras.utils.clear_session(free_memory=False)
-    sizes = named(mesh)
+    trace, sizes = seen(build), named(mesh)
     setting = Setting(machine_of("cpu-cluster"), sizes, "batch", batch_size, zero)
     plan = Mesh(mesh, tuple(sizes), tuple(range(math.prod(mesh))))
-    prediction = predict(trace, {path: divided(axes, plan) for path, axes in layout.items()}, setting, recomputed)
-    calls, held = traced(build, layout, mesh, {"recompute": recomputed, "zero": zero}, batch_size)
-    own = [call for call in calls if not call.name.startswith((SUMS_OF_GRADIENTS, NORMS))]
-    gradients = [call for call in calls if call.name.startswith(SUMS_OF_GRADIENTS)]
-    return {
-        "predicted": Counter(f"{kind} {size}" for kind, size, _ in prediction.collectives),
-        "counted": Counter(f"{call.kind} {call.num_bytes}" for call in own),
-        "predicted_bytes": sum(size for _, size, _ in prediction.collectives) + prediction.gradient_bytes,
-        "counted_bytes": sum(call.num_bytes or 0 for call in calls),
-        "predicted_gradients": prediction.gradient_bytes,
-        "counted_gradients": sum(call.num_bytes or 0 for call in gradients),
-        "predicted_variables": prediction.parts["variables"],
-        "counted_variables": held,
-        "layers": {f"{call.kind} {call.num_bytes}": call.layer for call in own},
-    }
+    layouts = {path: divided(axes, plan) for path, axes in layout.items()}
+    found = []
+    for names in recomputed:
+        prediction = predict(trace, layouts, setting, names)
+        calls, held = traced(build, layout, mesh, {"recompute": names, "zero": zero}, batch_size)
+        keras.utils.clear_session(free_memory=False)
+        own = [call for call in calls if not call.name.startswith((SUMS_OF_GRADIENTS, NORMS))]
+        gradients = [call for call in calls if call.name.startswith(SUMS_OF_GRADIENTS)]
+        about = {
+            "predicted": Counter(f"{kind} {size}" for kind, size, _ in prediction.collectives),
+            "counted": Counter(f"{call.kind} {call.num_bytes}" for call in own),
+            "predicted_bytes": sum(size for _, size, _ in prediction.collectives) + prediction.gradient_bytes,
+            "counted_bytes": sum(call.num_bytes or 0 for call in calls),
+            "predicted_gradients": prediction.gradient_bytes,
+            "counted_gradients": sum(call.num_bytes or 0 for call in gradients),
+            "predicted_variables": prediction.parts["variables"],
+            "counted_variables": held,
+            "layers": {f"{call.kind} {call.num_bytes}": call.layer for call in own},
+        }
+        found.append(about)
+    return found
 
 
 def traced(
@@ -291,71 +303,71 @@ def find_best(
 ) -> dict:
     """The plan for a model on a machine, and what it sends."""
     from keras_par.searching.find import find
-    from keras_par.searching.look import look_at
     from keras_par.searching.meshes import named
 
     known = machine_from(machine)
     sizes = None if mesh is None else named(mesh)
-    best = find(look_at(MODELS[name]), known, num_ranks, batch_size, search, memory, sizes, fixed, num_axes).best
+    best = find(seen(MODELS[name]), known, num_ranks, batch_size, search, memory, sizes, fixed, num_axes).best
     prediction = best.prediction
     found = {"mesh": best.mesh, "layouts": best.layouts, "seconds": prediction.seconds}
     found |= {"bytes": prediction.num_bytes, "recomputed": best.recomputed, "zero": best.zero}
     return {**found, "collectives": prediction.collectives}
 
 
-def search_drawn(kind: str, parts, num_ranks: int, batch_size: int, memory: float, search: str, machine: str) -> dict:
-    """What is found for a model of random parts in so much memory, or the sentence that nothing is."""
+def search_drawn(
+    kind: str, parts, searches, num_ranks: int, batch_size: int, memory: float, machine: str, alone: bool = False
+) -> list[dict]:
+    """What each search finds for a model of random parts in so much memory, or the sentence that nothing is.
+
+    With `alone` also the seconds of what it finds for each mesh alone.
+    """
     from keras_par.searching.find import find
-    from keras_par.searching.look import look_at
     from keras_par.searching.meshes import meshes
 
-    trace = look_at(drawn(kind, parts))
-    keras.utils.clear_session(free_memory=False)
-    try:
-        found = find(trace, machine_from(machine), num_ranks, batch_size, search, memory)
-    except ValueError as error:
-        return {"said": str(error)}
-    mesh, prediction = found.best.mesh, found.best.prediction
-    others = [(each.prediction.seconds, each.prediction.num_bytes) for each in found.others]
-    alone = []
-    for each in meshes(num_ranks, 2):
-        with contextlib.suppress(ValueError):
-            plan = find(trace, machine_from(machine), num_ranks, batch_size, search, memory, each)
-            alone.append(plan.best.prediction.seconds)
-    return {
-        "mesh": mesh,
-        "bytes": prediction.num_bytes,
-        "seconds": prediction.seconds,
-        "others": others,
-        "alone": alone,
-    }
+    trace, known = seen(drawn(kind, parts)), machine_from(machine)
+    results: list[dict] = []
+    for search in searches:
+        try:
+            found = find(trace, known, num_ranks, batch_size, search, memory)
+        except ValueError as error:
+            results.append({"said": str(error)})
+            continue
+        best = found.best
+        about = {"mesh": best.mesh, "bytes": best.prediction.num_bytes, "seconds": best.prediction.seconds}
+        others = [(each.prediction.seconds, each.prediction.num_bytes) for each in found.others]
+        results.append({**about, "others": others, "alone": []})
+        for mesh in meshes(num_ranks, 2) if alone else ():
+            with contextlib.suppress(ValueError):
+                plan = find(trace, known, num_ranks, batch_size, search, memory, mesh)
+                results[-1]["alone"].append(plan.best.prediction.seconds)
+    return results
 
 
-def costs_of_best(
-    kind: str, parts, mesh: tuple[int, int], batch_size: int, machine: str, bucket_bytes: int | None
-) -> tuple[tuple, tuple]:
+def costs_of_best(kind: str, parts, batch_size: int, machine: str, settings) -> list[tuple[tuple, tuple]]:
     """Seconds and bytes of the best plan for a model of random parts: as the search adds them up, and as predicted.
 
-    Bytes as if all were held at a time, without those of which the largest counts.
+    For each mesh with a size of buckets, or None for the usual one. Bytes as if all were held at a time, without those
+    of which the largest counts.
     """
     from keras_par.plan import cost
     from keras_par.plan.setting import Setting
     from keras_par.searching import dynamic, maker
-    from keras_par.searching.look import look_at
 
-    trace = look_at(drawn(kind, parts))
-    keras.utils.clear_session(free_memory=False)
-    sizes = dict(zip(("batch", "model"), mesh, strict=True))
-    size = bucket_bytes or cost.BUCKET_BYTES
-    patches = [mock.patch.object(module, "BUCKET_BYTES", size) for module in (cost, maker)]
-    with contextlib.ExitStack() as stack:
-        for patch in (*patches, mock.patch.object(cost, "most_held", all_held)):
-            stack.enter_context(patch)
-        made = maker.Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
-        problem = made.make()
-        choice = dynamic.solve(problem)
-        found = cost.predict(trace, made.layouts(choice), made.setting)
-    return problem.cost(choice), (found.seconds, found.num_bytes - found.parts["gathered"])
+    trace, results = seen(drawn(kind, parts)), []
+    for mesh, bucket_bytes in settings:
+        sizes = dict(zip(("batch", "model"), mesh, strict=True))
+        size = bucket_bytes or cost.BUCKET_BYTES
+        patches = [mock.patch.object(module, "BUCKET_BYTES", size) for module in (cost, maker)]
+        with contextlib.ExitStack() as stack:
+            for patch in (*patches, mock.patch.object(cost, "most_held", all_held)):
+                stack.enter_context(patch)
+            made = maker.Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
+            problem = made.make()
+            choice = dynamic.solve(problem)
+            found = cost.predict(trace, made.layouts(choice), made.setting)
+        held = found.num_bytes - found.parts["gathered"]
+        results.append((problem.cost(choice), (found.seconds, held)))
+    return results
 
 
 def all_held(moments, bucket_bytes: int) -> dict[str, int]:
@@ -389,13 +401,14 @@ def train_inline(name: str, mesh: tuple[int, int], machine: str, batch_size: int
         x, y = data_of(model, 3 * batch_size)
         model.fit(x, y, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
         described, weights, again = kp.describe(model), model.get_weights(), computed_again(model)
+        paths = [variable.path for variable in model.weights]
         model.compile(keras.optimizers.SGD(0.1), model.loss)
         model.fit(x, y, batch_size=batch_size, epochs=1, shuffle=False, verbose=0)
     finally:
         keras.distribution.set_distribution(None)
     found = {"held": described.local_bytes, "whole": described.num_bytes, "options": strategy.plan.options}
     found["stage"] = strategy.keras_par_options.zero
-    return {"weights": weights, "again": again, "again_after_compile": computed_again(model), **found}
+    return {"weights": weights, "paths": paths, "again": again, "again_after_compile": computed_again(model), **found}
 
 
 def search_unmeasured(folder: str) -> dict:
@@ -481,7 +494,6 @@ def seconds_of_widths(
     from keras_par.searching import dynamic
     from keras_par.searching.alternatives import alternatives
     from keras_par.searching.find import find
-    from keras_par.searching.look import look_at
 
     draw = Random(seed)
 
@@ -492,9 +504,7 @@ def seconds_of_widths(
         model.compile("adam", "mse")
         return model
 
-    trace = look_at(build)
-    keras.utils.clear_session(free_memory=False)
-    found = {}
+    trace, found = seen(build), {}
     with mock.patch.object(dynamic, "MOST_CELLS", most_cells), warnings.catch_warnings(record=True) as said:
         for mode in ("dynamic", "recursive"):
             plan = find(trace, machine_from(machine), num_ranks, batch_size, mode)
@@ -507,16 +517,14 @@ def seconds_of_widths(
 def classes_of_biases() -> list[int]:
     """The classes of the biases of layers from 4 to 8, 8 to 2, 2 to 8, 8 to 2 and 2 to 8."""
     from keras_par.searching.classes import tensor_classes
-    from keras_par.searching.look import look_at
 
     def build() -> keras.Model:
         model = keras.Sequential([keras.Input((4,)), *(layers.Dense(width) for width in (8, 2, 8, 2, 8))])
         model.compile("adam", "mse")
         return model
 
-    trace = look_at(build)
+    trace = seen(build)
     classes = tensor_classes(trace, {})
-    keras.utils.clear_session(free_memory=False)
     of_path = {tensor.path: kind for tensor, kind in zip(trace.tensors, classes, strict=True) if tensor.path}
     return [kind for path, kind in of_path.items() if path.endswith("bias")]
 

@@ -7,14 +7,12 @@ import sys
 import pytest
 
 from tests import planning_tasks
+from tests.commands import run_plan
 from tests.ranks.pool import REPOSITORY, scripts
 
-MODEL = "tests/planning_tasks.py:transformer"
+MODEL, OPEN = "tests/planning_tasks.py:transformer", "tests/planning_tasks.py:of_any_length"
 
-
-def run_plan(*arguments: str) -> subprocess.CompletedProcess:
-    command = [str(scripts() / "keras-par"), "plan", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+OF_EIGHT = "--ranks 8 --mesh 2x4 --batch-size 8"
 
 
 @pytest.mark.long
@@ -24,21 +22,10 @@ def test_the_plan_agrees_with_what_a_run_counts(mesh, ranks):
     results = ranks(size).run(planning_tasks.run_transformer, mesh=mesh)
     assert len(results) == size
     last = size - 1
-    planned = run_plan(
-        "megatron",
-        MODEL,
-        "--ranks",
-        str(size),
-        "--rank",
-        str(last),
-        "--mesh",
-        "x".join(map(str, mesh)),
-        "--batch-size",
-        "8",
-        "--json",
-    )
-    assert planned.returncode == 0, planned.stderr
-    plan, run = json.loads(planned.stdout), results[last]
+    options = f"--ranks {size} --rank {last} --mesh {mesh[0]}x{mesh[1]} --batch-size 8 --json"
+    planned = run_plan(ranks, f"megatron {MODEL} {options}")
+    assert planned.status == 0, planned.errors
+    plan, run = json.loads(planned.output), results[last]
     assert plan["variables"] == run["variables"]
     assert plan["outputs"]["train_step"] == run["outputs"]["train_step"]
     assert plan["local_bytes"] == run["local_bytes"] < plan["bytes"]
@@ -71,8 +58,10 @@ def test_describe_shows_whole_and_local_sizes(ranks):
 
 
 def test_the_page_shows_mesh_and_layers(tmp_path):
+    """By the command itself."""
     page = tmp_path / "plan.html"
-    done = run_plan("megatron", MODEL, "--ranks", "8", "--mesh", "2x4", "--batch-size", "8", "--html", str(page))
+    command = [scripts() / "keras-par", "plan", "megatron", MODEL, *OF_EIGHT.split()]
+    done = subprocess.run([*command, "--html", page], capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert text.count('class="near"') == 4 and text.count('class="own"') == 1
@@ -80,51 +69,52 @@ def test_the_page_shows_mesh_and_layers(tmp_path):
     assert "http" not in text.replace("http-equiv", "")
 
 
-@pytest.mark.long
-def test_the_plan_shows_what_follows_and_refuses_what_a_run_refuses(tmp_path):
+def test_the_plan_shows_what_follows_and_refuses_what_a_run_refuses(ranks, tmp_path):
     """Row A3 of the tutorials: one product is said, ReLU and the second product follow."""
     strategy = tmp_path / "one.toml"
     mesh = "[mesh]\nbatch = 2\nmodel = 4\n[options]\npropagate = true\n[layout]\n"
     strategy.write_text(mesh + '".*first/kernel" = ["model", "-"]\n')
-    arguments = [str(strategy), "tests/planning_tasks.py:quickstart", "--ranks", "8", "--batch-size", "16", "--json"]
-    done = run_plan(*arguments)
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
+    words = f"{strategy} tests/planning_tasks.py:quickstart --ranks 8 --batch-size 16 --json"
+    done = run_plan(ranks, words)
+    assert done.status == 0, done.errors
+    plan = json.loads(done.output)
     assert [row["axes"] for row in plan["variables"]] == [["model", None]] * 2
     outputs = {row["layer"]: [row["shape"], row["axes"], row["local_shape"]] for row in plan["outputs"]["train_step"]}
     assert outputs["relu"] == outputs["first"] == [[16, 16], ["batch", "model"], [8, 4]]
     sources = {call["source"].split(":")[0] for call in plan["collectives"]["train_step"] if call["layer"] == "second"}
     assert sources == {"planning_tasks.py"}
     strategy.write_text(mesh + '".*first/kernel" = ["model", "-"]\n".*third/kernel" = ["model", "-"]\n')
-    refused = run_plan(*arguments)
-    assert refused.returncode == 2 and "the layout map's pattern '.*third/kernel' matches no variable" in refused.stderr
+    refused = run_plan(ranks, words)
+    assert refused.status == 2 and "the layout map's pattern '.*third/kernel' matches no variable" in refused.errors
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["megatro", MODEL, "--ranks", "2"], "no strategy 'megatro' in the catalogue; nearest are 'megatron'"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in [
-                (["megatron", "tests/planning_tasks.py:nothing", "--ranks", "2"], "has no function 'nothing'"),
-                (["megatron", MODEL, "--ranks", "6", "--mesh", "2x3"], "is not divisible by the 3 ranks of 'model'"),
-                (["megatron", "nowhere.py:build", "--ranks", "2"], "there is no file 'nowhere.py'"),
-                (["megatron", "nowhere.py", "--ranks", "2"], "names no file and function"),
-                (["megatron", MODEL, "--ranks", "2", "--rank", "2"], "rank 2 of 2 ranks does not exist"),
-                (["megatron", MODEL, "--ranks", "4", "--mesh", "2x2", "--batch-size", "7"], "be cut evenly into 2"),
-            ]
-        ),
-    ],
-)
-def test_what_cannot_be_planned_is_one_sentence(arguments, sentence):
-    done = run_plan(*arguments)
-    assert done.returncode == 2
-    [told] = [
-        line for line in done.stderr.splitlines() if line.startswith("keras-par: ") and "is not divided" not in line
-    ]
-    assert sentence in told
-    assert "Traceback" not in done.stderr
+# What is asked of two ranks, unless it says how many, and what is said.
+REFUSED = {
+    f"megatro {MODEL}": "no strategy 'megatro' in the catalogue; nearest are 'megatron'",
+    "megatron tests/planning_tasks.py:nothing": "has no function 'nothing'",
+    f"megatron {MODEL} --ranks 6 --mesh 2x3": "is not divisible by the 3 ranks of 'model'",
+    "megatron nowhere.py:build": "there is no file 'nowhere.py'",
+    "megatron nowhere.py": "names no file and function",
+    f"megatron {MODEL} --rank 2": "rank 2 of 2 ranks does not exist",
+    f"megatron {MODEL} --ranks 4 --mesh 2x2 --batch-size 7": "be cut evenly into 2",
+    f"data-parallel {OPEN} --input-shape 12x3": "keras-par: ",
+    f"data-parallel {OPEN} --input-shape many": "keras-par: --input-shape 'many' has no sizes",
+    f"{OPEN} --search dynamic --machine gpu-host": "--input-shape",
+    f"gpt2 {MODEL} --memory 8GB": "keras-par: --memory ",
+    f"gpt2 {MODEL} --write x.toml": "keras-par: --write ",
+    f"{MODEL} --search dynamic --rank 1": "keras-par: --rank ",
+    "tests/search_tasks.py:gpt --search dynamic --memory 1MB --machine gpu-host": (
+        "the model does not fit into 1 MB on each of 2 ranks: start 8, or give each rank "
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_what_cannot_be_planned_is_one_sentence(asked, ranks):
+    done = run_plan(ranks, asked if "--ranks" in asked else f"{asked} --ranks 2")
+    assert done.status == 2
+    [told] = [line for line in done.errors.splitlines() if line[:11] == "keras-par: " and "is not divided" not in line]
+    assert REFUSED[asked] in told
 
 
 def test_the_command_line_does_not_load_tensorflow_before_it_runs():
@@ -142,15 +132,7 @@ def test_many_ranks_are_shown_as_a_slice():
     assert ranks_shown((0, 1, 2, 4, 8)) == "(0, 1, 2, 4, 8)"
 
 
-@pytest.mark.long
-def test_sizes_that_inputs_leave_open_are_given():
-    model = "tests/planning_tasks.py:of_any_length"
-    common = ("data-parallel", model, "--ranks", "2", "--batch-size", "4", "--json")
-    done = run_plan(*common, "--input-shape", "12")
-    assert done.returncode == 0, done.stderr
-    assert [row["shape"] for row in json.loads(done.stdout)["outputs"]["train_step"]][-1][1] == 12
-    for wrong in (("--input-shape", "12x3"), ("--input-shape", "many")):
-        refused = run_plan(*common, *wrong)
-        assert refused.returncode == 2 and refused.stderr.splitlines()[-1].startswith("keras-par: ")
-    unknown = run_plan(model, "--search", "dynamic", "--ranks", "2", "--machine", "gpu-host")
-    assert unknown.returncode == 2 and "--input-shape" in unknown.stderr
+def test_sizes_that_inputs_leave_open_are_given(ranks):
+    done = run_plan(ranks, f"data-parallel {OPEN} --ranks 2 --batch-size 4 --json --input-shape 12")
+    assert done.status == 0, done.errors
+    assert [row["shape"] for row in json.loads(done.output)["outputs"]["train_step"]][-1][1] == 12

@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from keras_par.plan.cost import predict
@@ -17,9 +16,10 @@ from keras_par.searching import dynamic
 from keras_par.searching.maker import SUMS, Maker
 from keras_par.searching.within import within
 from tests import search_tasks
+from tests.commands import run_plan
 from tests.known_machine import KNOWN
 from tests.ranks.pool import together
-from tests.test_search import LAYOUTS, require_same, run_plan
+from tests.test_search import require_as_alone
 from tests.traces import FLOAT, Layers, drawn_products
 
 ROWS, LENGTH, WIDTH, HEADS = 8, 16, 64, 4
@@ -179,30 +179,6 @@ def test_a_layer_with_state_is_not_computed_again(ranks):
     assert blocks["hidden"] == "hidden" and blocks["norm"] == ""
 
 
-AGAIN = {
-    "columns and rows": ("up", "down"),
-    "rows first": ("up",),
-    "stored by rows": ("up", "down"),
-    "heads": ("attention_0", "up_1"),
-    "scale of a norm": ("norm_0a", "norm_1b"),
-}
-SEND_TWICE = ("columns and rows", "rows first", "heads")
-
-
-@pytest.mark.parametrize("mesh", [(1, 2), (2, 2)])
-@pytest.mark.parametrize("name", AGAIN)
-def test_what_layers_send_again_is_planned(name, mesh, ranks):
-    model, layout = LAYOUTS[name]
-    options = {"name": model, "layout": layout, "mesh": mesh}
-    [once], [twice] = (
-        ranks(1).run(search_tasks.compare_named, recomputed=names, **options) for names in ((), AGAIN[name])
-    )
-    require_same(once)
-    require_same(twice)
-    if name in SEND_TWICE:
-        assert sum(twice["counted"].values()) > sum(once["counted"].values())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_plan_that_computes_layers_again_trains_as_one_process(inline, ranks, plain, exactness):
@@ -215,33 +191,21 @@ def test_a_plan_that_computes_layers_again_trains_as_one_process(inline, ranks, 
     else:
         begun = ranks(2).begin(search_tasks.search_and_train, name="long_gpt", options=limits, machine=machine)
     results, [alone] = together(begun, plain.begin(search_tasks.train, name="long_gpt"))
-    assert len(results) == 2
+    require_as_alone(results, alone, exactness)
     for result in results:
         assert r"attention_\d+" in result["options"]["recompute"]
         assert {"attention_0", "attention_1"} <= set(result["again"])
         assert result.get("again_after_compile", result["again"]) == result["again"]
-        for ours, theirs in zip(result["weights"], alone["weights"], strict=True):
-            exactness(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-3), 1e-5)
 
 
-@pytest.mark.long
-def test_a_plan_that_computes_layers_again_is_planned_from_its_file(tmp_path):
+def test_a_plan_that_computes_layers_again_is_planned_from_its_file(ranks, tmp_path):
     path, machine = tmp_path / "found.toml", tmp_path / "machine.toml"
     machine.write_text(KNOWN.text())
-    common = (
-        "tests/search_tasks.py:long_gpt",
-        "--ranks",
-        "2",
-        "--batch-size",
-        "32",
-        "--machine",
-        str(machine),
-        "--json",
-    )
-    search = ("--search", "dynamic", "--mesh", "2x1", "--memory", "130MB", "--write", str(path))
-    searched, planned = run_plan(*common, *search), run_plan(str(path), *common)
-    assert searched.returncode == 0 == planned.returncode, searched.stderr + planned.stderr
-    found, plan = json.loads(searched.stdout), json.loads(planned.stdout)
+    common = f"tests/search_tasks.py:long_gpt --ranks 2 --batch-size 32 --machine {machine} --json"
+    searched = run_plan(ranks, f"{common} --search dynamic --mesh 2x1 --memory 130MB --write {path}")
+    planned = run_plan(ranks, f"{path} {common}")
+    assert searched.status == 0 == planned.status, searched.errors + planned.errors
+    found, plan = json.loads(searched.output), json.loads(planned.output)
     assert r"attention_\d+" in found["recompute"] and found["best"]["recomputed"] > 0
     for key in ("seconds", "bytes"):
         assert plan["prediction"][key] == pytest.approx(found["best"][key], rel=1e-9)

@@ -2,13 +2,12 @@
 
 import json
 import math
-import subprocess
 
 import pytest
 
 from tests.browser import look, start
-from tests.ranks.pool import REPOSITORY, scripts
-from tests.test_search import KNOWN
+from tests.commands import run_plan
+from tests.known_machine import KNOWN
 
 MODEL = "tests/search_tasks.py:gpt"
 LAYOUT = """
@@ -35,12 +34,6 @@ columns = 2
 """
 
 
-def run_plan(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    command = ["env", *(f"{name}={value}" for name, value in environment.items())]
-    command += [str(scripts() / "keras-par"), "plan", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=240)
-
-
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     path = tmp_path_factory.mktemp("machine") / "machine.toml"
@@ -49,13 +42,13 @@ def machine(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory, machine):
+def searched(tmp_path_factory, machine, ranks):
     """The page of a search and its JSON."""
     page = tmp_path_factory.mktemp("page") / "found.html"
-    options = ("--search", "dynamic", "--ranks", "8", "--batch-size", "8", "--machine", machine)
-    done = run_plan(MODEL, *options, "--html", str(page), "--json")
-    assert done.returncode == 0, done.stderr
-    return page, json.loads(done.stdout)
+    options = f"--search dynamic --ranks 8 --batch-size 8 --machine {machine}"
+    done = run_plan(ranks, f"{MODEL} {options} --html {page} --json")
+    assert done.status == 0, done.errors
+    return page, json.loads(done.output)
 
 
 @pytest.fixture(scope="module")
@@ -120,57 +113,49 @@ def test_the_page_fits_any_window(searched, browser, width, scheme):
     assert (seen.page["background"] == "rgb(255, 255, 255)") == (scheme == "light")
 
 
-@pytest.mark.long
-def test_a_plan_predicts_time_and_memory_whatever_its_axes_are_called(tmp_path, machine):
+def test_a_plan_predicts_time_and_memory_whatever_its_axes_are_called(tmp_path, machine, ranks):
     found = {}
-    for name, mesh, names in (
-        ("plain", "batch = 4\nmodel = 2", {"rows": "batch", "columns": "model"}),
-        ("renamed", "tensor = 2\ndata = 4", {"rows": "data", "columns": "tensor"}),
-        ("three", THREE, {}),
+    for name, text in (
+        ("plain", "[mesh]\nbatch = 4\nmodel = 2\n" + LAYOUT.format(rows="batch", columns="model")),
+        ("renamed", "[mesh]\ntensor = 2\ndata = 4\n" + LAYOUT.format(rows="data", columns="tensor")),
+        ("three", THREE),
     ):
-        path = tmp_path / f"{name}.toml"
-        path.write_text(f"[mesh]\n{mesh}\n{LAYOUT.format(**names)}" if names else mesh)
-        page = tmp_path / f"{name}.html"
-        options = ("--ranks", "8", "--batch-size", "8", "--machine", machine, "--json", "--html", str(page))
-        done = run_plan(str(path), MODEL, *options)
-        assert done.returncode == 0, done.stderr
-        plan = found[name] = json.loads(done.stdout)
-        prediction = plan["prediction"]
+        path, page = (tmp_path / f"{name}.{kind}" for kind in ("toml", "html"))
+        path.write_text(text)
+        done = run_plan(ranks, f"{path} {MODEL} --ranks 8 --batch-size 8 --machine {machine} --json --html {page}")
+        assert done.status == 0, done.errors
+        plan = json.loads(done.output)
+        prediction = found[name] = plan["prediction"]
         sent = sum(call["num_bytes"] for call in plan["collectives"]["train_step"])
         assert prediction["sent_bytes"] == sent and plan["hints"] == []
         assert prediction["parts"]["variables"] == plan["local_bytes"] and prediction["parts"]["gradients"] > 0
         assert math.isclose(sum(prediction["parts"].values()), prediction["bytes"])
         assert "Time and messages of each layer" in page.read_text() and "The same, enlarged" in page.read_text()
-    plain, renamed = (found[name]["prediction"] for name in ("plain", "renamed"))
+    plain, renamed = found["plain"], found["renamed"]
     assert plain["seconds"] == pytest.approx(renamed["seconds"]) and plain["parts"] == renamed["parts"]
 
 
-def test_what_a_prediction_leaves_out_is_said(machine):
-    done = run_plan("megatron", "tests/planning_tasks.py:transformer", "--ranks", "2", "--machine", machine)
-    assert done.returncode == 0, done.stderr
-    assert "bytes of collectives, the traced step sends" in done.stdout  # the norms of its optimizer
+def test_what_a_prediction_leaves_out_is_said(machine, ranks):
+    done = run_plan(ranks, f"megatron tests/planning_tasks.py:transformer --ranks 2 --machine {machine}")
+    assert done.status == 0, done.errors
+    assert "bytes of collectives, the traced step sends" in done.output  # the norms of its optimizer
 
 
-@pytest.mark.slow
-def test_without_a_machine_or_sizes_a_line_says_what_would_tell(tmp_path, machine):
-    model = "tests/planning_tasks.py:of_any_length"
-    page = tmp_path / "plan.html"
-    cache = tmp_path / "wheels"
-    arguments = ("data-parallel", model, "--ranks", "2", "--batch-size", "4")
-    unmeasured = run_plan(*arguments, "--html", str(page), KERAS_PAR_CACHE=str(cache))
-    assert unmeasured.returncode == 0, unmeasured.stderr
-    assert "run 'keras-par calibrate'" in unmeasured.stdout
-    assert "?" in unmeasured.stdout and unmeasured.stdout.splitlines()[-1].startswith(
-        "A ? is a size that the trace left open"
-    )
-    assert (
-        page.read_text().count("A ? is a size that the trace left open") == 2
-        and "keras-par calibrate" in page.read_text()
-    )
+def test_without_a_machine_or_sizes_a_line_says_what_would_tell(tmp_path, machine, ranks):
+    page, cache = tmp_path / "plan.html", str(tmp_path / "wheels")
+    words = "data-parallel tests/planning_tasks.py:of_any_length --ranks 2 --batch-size 4"
+    unmeasured = run_plan(ranks, f"{words} --html {page}", KERAS_PAR_CACHE=cache)
+    assert unmeasured.status == 0, unmeasured.errors
+    left_open = "A ? is a size that the trace left open"
+    assert "run 'keras-par calibrate'" in unmeasured.output and "?" in unmeasured.output
+    assert unmeasured.output.splitlines()[-1].startswith(left_open)
+    assert page.read_text().count(left_open) == 2 and "keras-par calibrate" in page.read_text()
     (tmp_path / "machine.toml").write_text(KNOWN.text())  # where 'keras-par calibrate' writes
-    unsized = json.loads(run_plan(*arguments, "--json", KERAS_PAR_CACHE=str(cache)).stdout)
+    unsized, sized = (
+        json.loads(run_plan(ranks, f"{words} --json{more}", KERAS_PAR_CACHE=cache).output)
+        for more in ("", " --input-shape 12")
+    )
     assert unsized["prediction"] is None and "--input-shape" in unsized["hints"][0]
-    sized = json.loads(run_plan(*arguments, "--json", "--input-shape", "12", KERAS_PAR_CACHE=str(cache)).stdout)
     assert sized["prediction"]["machine"] == "known" and sized["hints"] == []
 
 
