@@ -6,16 +6,19 @@ from tests import operation_tasks
 
 
 @pytest.mark.long
-def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(ranks):
-    results = ranks(2).run(operation_tasks.differences)
+@pytest.mark.parametrize("in_turns", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(in_turns, ranks):
+    """Of each function two calls in turns, eagerly and in a graph, or all four."""
+    results = ranks(2).run(operation_tasks.differences, in_turns=in_turns)
     assert [result["size"] for result in results] == [2, 2]
     for result in results:
         assert result["differ"] == {}
         assert result["tried"] > 150
+        num_calls = result["tried"] * (2 if in_turns else 4)
         # Plain Keras fails with some variables, and in graphs; each function works with a tensor, eagerly.
-        assert len(result["failed"]) < 50
+        assert len(result["failed"]) < num_calls / 13
         assert not [what for what in result["failed"] if what.endswith("a tensor, by call")]
-        assert result["sent"] > 3 * result["tried"]  # of most functions each of the four calls
+        assert result["sent"] > 0.75 * num_calls  # most of them
 
 
 @pytest.mark.parametrize(("num_rows", "dtype"), [(3, "float32"), (3, "float16"), (0, "float32")])

@@ -24,6 +24,7 @@ RECOMPUTED = {
 
 
 def compare(ranks, plain, exactness, name: str, tolerance: float, size: int = 2, policy: str = "float32", **options):
+    """What the ranks tell, which end where one process ends without recomputation."""
     [twin], results = together(
         plain.begin(recompute_tasks.train_plain, name=name, policy=policy),
         ranks(size).begin(recompute_tasks.train_recomputed, name=name, policy=policy, **options),
@@ -33,13 +34,24 @@ def compare(ranks, plain, exactness, name: str, tolerance: float, size: int = 2,
         exactness(relative_distance(each["weights"], twin["weights"]), tolerance)
         if tolerance <= 1e-6:
             assert each["loss"] == pytest.approx(twin["loss"], rel=1e-5)
-    return results[0]["sent"]
+    return results
+
+
+PRODUCTS = {f"block_{number}/{part}" for number in range(recompute_tasks.NUM_BLOCKS) for part in ("up", "down")}
+ATTENDING = {f"attention/{part}" for part in ("query", "key", "value", "attention_output")} | {"add", "up", "down"}
+# What a step sends that computes layers again, which sends what goes forward in them twice, and for which layers.
+SENT = {
+    ("blocks", "columns and rows"): ({"all_reduce": 4 + 2}, PRODUCTS),
+    ("blocks", "stored along the batch"): ({"all_gather": 5 + 4, "reduce_scatter": 5}, PRODUCTS | {"first"}),
+    ("blocks", recompute_tasks.DATA): ({}, set()),
+    ("attention", "columns and rows"): ({"all_gather": 9 + 4, "all_reduce": 2 + 2, "reduce_scatter": 4}, ATTENDING),
+}
 
 
 def trainings() -> list:
     """Each with each layout, most of those that divide the work in `make test-all`."""
     quick = (recompute_tasks.DATA, "stored along the batch")
-    pairs = [(name, layout) for name in RECOMPUTED for layout in LAYOUTS]
+    pairs = [(name, layout) for name in RECOMPUTED for layout in LAYOUTS if (name, layout) not in SENT]
     return [
         pytest.param(*pair, marks=[pytest.mark.slow] * (pair[1] not in quick and pair[0] not in ("state", "attention")))
         for pair in pairs
@@ -49,6 +61,13 @@ def trainings() -> list:
 @pytest.mark.parametrize(("name", "layout"), trainings())
 def test_layers_that_are_recomputed_train_as_one_process(name, layout, ranks, plain, exactness):
     compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=RECOMPUTED[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "layout"), SENT)
+def test_they_send_twice_what_goes_forward(name, layout, ranks, plain, exactness):
+    results = compare(ranks, plain, exactness, name, 1e-6, layout=layout, recompute=RECOMPUTED[name])
+    assert [(each["sent"], each["layers"]) for each in results] == [SENT[name, layout]] * 2
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
@@ -81,35 +100,6 @@ def test_mixed_precision(name, layout, policy, tolerance, ranks, plain, exactnes
     compare(ranks, plain, exactness, name, tolerance, **options)
     for found in ranks(2).run(recompute_tasks.train_with_and_without, name=name, **options):
         exactness(relative_distance(*found), 1e-6)
-
-
-# What a step sends without recomputation; and with it, where what is sent forward is sent twice.
-SENT = {
-    ("blocks", "columns and rows"): ({"all_reduce": 4}, {"all_reduce": 4 + 2}),
-    ("blocks", "stored along the batch"): (
-        {"all_gather": 5, "reduce_scatter": 5},
-        {"all_gather": 5 + 4, "reduce_scatter": 5},
-    ),
-    ("blocks", recompute_tasks.DATA): ({}, {}),
-    ("attention", "columns and rows"): (
-        {"all_gather": 9, "all_reduce": 2, "reduce_scatter": 4},
-        {"all_gather": 9 + 4, "all_reduce": 2 + 2, "reduce_scatter": 4},
-    ),
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "layout"), [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] == "attention")) for each in SENT]
-)
-def test_a_step_sends_twice_what_goes_forward(name, layout, ranks):
-    options = {"name": name, "layout": layout}
-    without, found = (
-        ranks(2).run(recompute_tasks.train_recomputed, recompute=each, **options) for each in ((), RECOMPUTED[name])
-    )
-    assert [each["sent"] for each in without] == [SENT[name, layout][0]] * 2
-    assert [each["sent"] for each in found] == [SENT[name, layout][1]] * 2
-    assert found[0]["layers"] == without[0]["layers"]
 
 
 @pytest.mark.slow

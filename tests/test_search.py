@@ -353,6 +353,7 @@ def test_a_model_with_state_stays_whole_beside_one_that_is_divided(ranks):
         assert result["divided"] and result["whole"] and result["told"] == (result["rank"] == 0)
 
 
+@pytest.mark.long
 def test_the_command_writes_a_file_that_the_plan_takes(ranks, tmp_path):
     path, machine = tmp_path / "found.toml", tmp_path / "machine.toml"
     machine.write_text(KNOWN.text())

@@ -198,6 +198,7 @@ def test_a_plan_that_computes_layers_again_trains_as_one_process(inline, ranks, 
         assert result.get("again_after_compile", result["again"]) == result["again"]
 
 
+@pytest.mark.long
 def test_a_plan_that_computes_layers_again_is_planned_from_its_file(ranks, tmp_path):
     path, machine = tmp_path / "found.toml", tmp_path / "machine.toml"
     machine.write_text(KNOWN.text())

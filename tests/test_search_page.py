@@ -113,6 +113,7 @@ def test_the_page_fits_any_window(searched, browser, width, scheme):
     assert (seen.page["background"] == "rgb(255, 255, 255)") == (scheme == "light")
 
 
+@pytest.mark.long
 def test_a_plan_predicts_time_and_memory_whatever_its_axes_are_called(tmp_path, machine, ranks):
     found = {}
     for name, text in (
