@@ -1,7 +1,6 @@
 """What the pools run for tests/test_schedules.py; the plain process computes its rates by NumPy."""
 
 import keras
-import numpy as np
 
 from tests.tasks import build, seed, strategy_scope
 
@@ -39,49 +38,16 @@ def train_scheduled(distributed: bool, size: int) -> dict:
     return {"weights": model.get_weights(), "rate": float(model.optimizer.learning_rate)}
 
 
-def rates(steps: list[int], warm_up: dict, in_graph: bool) -> list[float]:
-    """What WarmUp(**warm_up) returns at the given steps, called eagerly or inside a `tf.function`."""
-    import tensorflow as tf
-
+def scaled_rates(options: list[dict]) -> list[list[float]]:
+    """`scaled` of a number, and of a schedule at steps 0 and 100, with these options."""
     import keras_par as kp
 
-    schedule = kp.schedules.WarmUp(**warm_up)
-    call = tf.function(schedule) if in_graph else schedule
-    return [float(call(tf.constant(step, tf.int64))) for step in steps]
-
-
-def decayed(steps: list[int]) -> list[float]:
-    """Keras's cosine decay under a warm-up of 4 steps, and alone, one after the other."""
-    import keras_par as kp
-
-    cosine = keras.optimizers.schedules.CosineDecay(0.2, 10)
-    warm = kp.schedules.WarmUp(cosine, 4, start=0.02)
-    return [float(schedule(step)) for schedule in (warm, cosine) for step in steps]
-
-
-def rates_applied() -> list[float]:
-    """By how much each step of a graph-mode SGD moves a weight whose gradient is -1."""
-    import tensorflow as tf
-
-    import keras_par as kp
-
-    weight = keras.Variable([0.0], dtype="float32")
-    optimizer = keras.optimizers.SGD(kp.schedules.WarmUp(0.5, 4, start=0.1))
-    optimizer.build([weight])
-    step = tf.function(lambda: optimizer.apply([tf.constant([-1.0])]))
-    seen = [0.0]
-    for _ in range(6):
-        step()
-        seen.append(float(weight.value[0]))
-    return np.diff(seen).tolist()
-
-
-def scaled_rates(**options) -> list[float]:
-    """`scaled` of a number, and of a schedule at steps 0 and 100."""
-    import keras_par as kp
-
-    schedule = kp.schedules.scaled(keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.5), **options)
-    return [kp.schedules.scaled(0.1, **options), float(schedule(0)), float(schedule(100))]
+    decay = keras.optimizers.schedules.ExponentialDecay(0.1, 100, 0.5)
+    schedules = [kp.schedules.scaled(decay, **each) for each in options]
+    return [
+        [kp.schedules.scaled(0.1, **each), float(schedule(0)), float(schedule(100))]
+        for each, schedule in zip(options, schedules, strict=True)
+    ]
 
 
 def saved_and_loaded(path: str) -> dict:
@@ -109,17 +75,3 @@ def saved_and_loaded(path: str) -> dict:
         "model": model.get_weights(),
         "loaded": loaded.get_weights(),
     }
-
-
-def refused(which: str) -> None:
-    """Makes a schedule of arguments that cannot be."""
-    import keras_par as kp
-
-    if which == "no steps":
-        kp.schedules.WarmUp(0.1, 0)
-    elif which == "rule":
-        kp.schedules.scaled(0.1, rule="cubic")
-    elif which == "size":
-        kp.schedules.scaled(0.1, size=0)
-    else:
-        kp.schedules.WarmUp("0.1", 5)

@@ -2,52 +2,61 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from keras_par.schedules import WarmUp, scaled
 from tests import schedule_tasks as tasks
 from tests.compare import relative_distance
-from tests.ranks.pool import Failure
 
 
 @pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
-def test_the_rate_climbs_in_a_line_and_stays(in_graph, ranks):
-    arguments = {"steps": [0, 1, 2, 3, 4, 5, 100], "in_graph": in_graph}
-    [from_zero] = ranks(1).run(tasks.rates, warm_up={"target": 0.8, "warmup_steps": 4}, **arguments)
-    assert from_zero == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 0.8, 0.8], rel=1e-6)
-    [down] = ranks(1).run(tasks.rates, warm_up={"target": 0.1, "warmup_steps": 4, "start": 0.5}, **arguments)
-    assert down == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1], rel=1e-6)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"target": 0.8}, [0.0, 0.2, 0.4, 0.6, 0.8, 0.8, 0.8]),
+        ({"target": 0.1, "start": 0.5}, [0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1]),
+    ],
+    ids=["up from zero", "down"],
+)
+def test_the_rate_goes_in_a_line_and_stays(options, expected, in_graph):
+    schedule = WarmUp(warmup_steps=4, **options)
+    call = tf.function(schedule) if in_graph else schedule
+    found = [float(call(tf.constant(step, tf.int64))) for step in [0, 1, 2, 3, 4, 5, 100]]
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_ramp_meets_a_schedule_that_counts_from_the_first_step(ranks):
+def test_the_ramp_meets_a_schedule_that_counts_from_the_first_step():
+    cosine = keras.optimizers.schedules.CosineDecay(0.2, 10)
     steps = [0, 1, 2, 3, 4, 5, 9, 10, 11]
-    [values] = ranks(1).run(tasks.decayed, steps=steps)
-    warm, alone = values[: len(steps)], values[len(steps) :]
+    warm, alone = ([float(schedule(step)) for step in steps] for schedule in (WarmUp(cosine, 4, start=0.02), cosine))
     meeting = 0.1 * (1 + math.cos(math.pi * 4 / 10))
     assert warm[:4] == pytest.approx([0.02 + (meeting - 0.02) * step / 4 for step in range(4)], rel=1e-6)
     assert warm[4:] == alone[4:]
     assert alone[4] == pytest.approx(meeting, rel=1e-6)
 
 
-def test_an_optimizer_in_a_graph_asks_at_each_step(ranks):
-    [moves] = ranks(1).run(tasks.rates_applied)
-    assert moves == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5], rel=1e-5)
+def test_an_optimizer_in_a_graph_asks_at_each_step():
+    weight = keras.Variable([0.0], dtype="float32")
+    optimizer = keras.optimizers.SGD(WarmUp(0.5, 4, start=0.1))
+    optimizer.build([weight])
+    step = tf.function(lambda: optimizer.apply([tf.constant([-1.0])]))
+    seen = [0.0]
+    for _ in range(6):
+        step()
+        seen.append(float(weight.value[0]))
+    assert np.diff(seen) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5], rel=1e-5)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_rates_grow_with_the_ranks_or_with_their_square_root(size, ranks):
-    results = ranks(size).run(tasks.scaled_rates)
+@pytest.mark.parametrize("size", [1, 2])
+def test_rates_grow_with_the_ranks_or_with_their_square_root_or_as_is_said(size, ranks):
+    results = ranks(size).run(tasks.scaled_rates, options=[{}, {"rule": "sqrt"}, {"rule": "sqrt", "size": 16}])
     assert len(results) == size
-    for values in results:
-        assert values == pytest.approx([0.1 * size, 0.1 * size, 0.05 * size], rel=1e-6)
-    root = math.sqrt(size)
-    for values in ranks(size).run(tasks.scaled_rates, rule="sqrt"):
-        assert values == pytest.approx([0.1 * root, 0.1 * root, 0.05 * root], rel=1e-6)
-
-
-def test_a_size_can_be_given(ranks):
-    for values in ranks(2).run(tasks.scaled_rates, rule="sqrt", size=16):
-        assert values == pytest.approx([0.4, 0.4, 0.2], rel=1e-6)
+    for found in results:
+        for values, factor in zip(found, (size, math.sqrt(size), 4), strict=True):
+            assert values == pytest.approx([0.1 * factor, 0.1 * factor, 0.05 * factor], rel=1e-6)
 
 
 def test_ranks_with_a_schedule_end_where_plain_keras_with_its_rates_ends(ranks, plain, exactness):
@@ -70,15 +79,16 @@ def test_a_saved_model_goes_on_at_its_rate(ranks, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("which", "sentence"),
+    ("call", "sentence"),
     [
-        ("no steps", "keras-par: WarmUp(warmup_steps=0) must be at least 1 step."),
-        ("rule", "keras-par: schedules.scaled(rule='cubic') is unknown, use 'linear' or 'sqrt'."),
-        ("size", "keras-par: schedules.scaled(size=0) must be at least 1 rank."),
-        ("target", "keras-par: WarmUp(target='0.1') must be a number or a Keras LearningRateSchedule."),
+        (lambda: WarmUp(0.1, 0), "WarmUp(warmup_steps=0) must be at least 1 step."),
+        (lambda: scaled(0.1, rule="cubic"), "schedules.scaled(rule='cubic') is unknown, use 'linear' or 'sqrt'."),
+        (lambda: scaled(0.1, size=0), "schedules.scaled(size=0) must be at least 1 rank."),
+        (lambda: WarmUp("0.1", 5), "WarmUp(target='0.1') must be a number or a Keras LearningRateSchedule."),
     ],
+    ids=["no steps", "rule", "size", "target"],
 )
-def test_arguments_that_cannot_be_are_refused(which, sentence, ranks):
-    [result] = ranks(1).attempt(tasks.refused, which=which)
-    assert isinstance(result, Failure)
-    assert (result.kind, result.message) == ("ValueError", sentence)
+def test_arguments_that_cannot_be_are_refused(call, sentence):
+    with pytest.raises(ValueError) as refused:
+        call()
+    assert str(refused.value) == f"keras-par: {sentence}"
