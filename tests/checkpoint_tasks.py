@@ -1,9 +1,14 @@
 """Trainings that stop somewhere, go on from a checkpoint, and should end as if they had not stopped."""
 
 import contextlib
+import errno
+import os
 import shutil
+import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import keras
 import numpy as np
@@ -157,10 +162,12 @@ def fit(
     resume = kp.callbacks.Resume(folder)
     checkpoint = kp.callbacks.RankCheckpoint(folder, **{"every": 1, **options})
     callbacks = [resume, checkpoint]
-    at_epoch_ends = []  # at the end of training Keras overwrites the weights by their moving average
-    callbacks.append(
-        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: at_epoch_ends.append(trained.get_weights()))
-    )
+    at_epoch_ends = {}  # at the end of training Keras overwrites the weights by their moving average
+
+    def keep_weights(epoch, logs):
+        at_epoch_ends[epoch] = trained.get_weights()
+
+    callbacks.append(keras.callbacks.LambdaCallback(on_epoch_end=keep_weights))
     if evaluate_first:
 
         def evaluate(logs):
@@ -193,8 +200,6 @@ def fit(
 
 def fit_stepping(folder: str, **options) -> dict:
     """As `fit`, with two steps per execution, of which the last of an epoch has one."""
-    from unittest import mock
-
     compile_model = keras.Model.compile
     with mock.patch.object(keras.Model, "compile", lambda *a, **k: compile_model(*a, **k, steps_per_execution=2)):
         return fit(folder, asynchronous=False, **options)
@@ -208,23 +213,6 @@ def fit_once(folder: str, data: str, **options) -> dict:
         shutil.rmtree(folder, ignore_errors=True)
     kp.barrier()
     return fit(folder, data, **options)
-
-
-def load(path: str) -> dict:
-    """What kp.load_checkpoint gives a model in this one process."""
-    import keras_par as kp
-
-    keras.utils.set_random_seed(99)
-    trained = model()
-    manifest = kp.load_checkpoint(path, trained)
-    return {
-        "name": manifest.name,
-        "epoch": manifest.epoch,
-        "step": manifest.step,
-        "weights": trained.get_weights(),
-        "slots": [np.array(variable.value) for variable in trained.optimizer.variables],
-        "exists": Path(path).exists(),
-    }
 
 
 def resume_only(folder: str, seed: int = 21) -> dict:
@@ -268,38 +256,46 @@ def fit_with_losses(folder: str, losses: list[float], **options) -> list[str]:
     return sorted(path.stem for path in checkpoint.checkpoints())
 
 
-def by_the_clock(folder: str, period: float, pause: float) -> tuple[list[str], float]:
-    """The checkpoints written by rank 0's clock in steps of at least `pause` seconds, and how long it took."""
-    import time
-
+def by_the_clock(folder: str, period: float) -> list[str]:
+    """The checkpoints of 25 steps, which take a second each by rank 0's clock, and next to nothing by the others'."""
     import keras_par as kp
+    from keras_par.checkpoint import due
 
-    checkpoint = kp.callbacks.RankCheckpoint(folder, every=10**6, every_seconds=period, keep=None, asynchronous=False)
-    sleep = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: time.sleep(pause))
-    times = []
-    clock = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: times.append(time.monotonic()),
-        on_train_end=lambda logs: times.append(time.monotonic()),
-    )
-    with kp.DataParallel().scope():
+    now = [0.0]
+
+    def step(batch, logs):
+        now[0] += 1.0 if kp.rank() == 0 else 1e-6
+
+    with mock.patch.object(due, "time", SimpleNamespace(monotonic=lambda: now[0])), kp.DataParallel().scope():
+        checkpoint = kp.callbacks.RankCheckpoint(
+            folder, every=10**6, every_seconds=period, keep=None, asynchronous=False
+        )
         trained = smooth_model()
-    trained.fit(**DATA["arrays"](), epochs=25, verbose=0, callbacks=[checkpoint, sleep, clock])
-    return [path.stem for path in checkpoint.checkpoints()], times[1] - times[0]
+        callbacks = [keras.callbacks.LambdaCallback(on_train_batch_begin=step), checkpoint]
+        trained.fit(**DATA["arrays"](), epochs=5, verbose=0, callbacks=callbacks)
+    return [path.stem for path in checkpoint.checkpoints()]
 
 
-def slow_disk(folder: str, duration: float) -> dict:
-    """How long the callback held up a step where each file takes `duration` seconds to write, and what was written."""
-    import time
-    from unittest import mock
-
-    import keras_par as kp
+@contextlib.contextmanager
+def slow_files(duration: float):
+    """While each file takes `duration` seconds to write."""
     from keras_par.checkpoint import writer
 
-    write, lengths = writer.write_arrays, []
+    write = writer.write_arrays
 
     def slowly(path, arrays):
         time.sleep(duration)
         return write(path, arrays)
+
+    with mock.patch.object(writer, "write_arrays", slowly):
+        yield
+
+
+def slow_disk(folder: str, duration: float) -> dict:
+    """How long the callback held up a step where each file takes `duration` seconds to write, and what was written."""
+    import keras_par as kp
+
+    lengths = []
 
     class Timed(kp.callbacks.RankCheckpoint):
         def on_train_batch_end(self, batch, logs=None):
@@ -309,7 +305,7 @@ def slow_disk(folder: str, duration: float) -> dict:
             lengths.append(time.monotonic() - begin)
 
     checkpoint = Timed(folder, every=1)
-    with mock.patch.object(writer, "write_arrays", slowly), kp.DataParallel().scope():
+    with slow_files(duration), kp.DataParallel().scope():
         trained = smooth_model()
         trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[checkpoint])
     return {"longest save": max(lengths), "names": [path.stem for path in checkpoint.checkpoints()]}
@@ -317,39 +313,35 @@ def slow_disk(folder: str, duration: float) -> dict:
 
 def fail_and_fit_again(folder: str, duration: float) -> list[str]:
     """The checkpoints of two fits with one callback, of which the first ends by an error while a file is written."""
-    import time
-    from unittest import mock
-
     import keras_par as kp
     from keras_par.checkpoint import folder as folders
-    from keras_par.checkpoint import writer
     from keras_par.checkpoint.reader import Reader
 
-    write = writer.write_arrays
-
-    def slowly(path, arrays):
-        time.sleep(duration)
-        return write(path, arrays)
-
     checkpoint = kp.callbacks.RankCheckpoint(folder, every=3)
-    with mock.patch.object(writer, "write_arrays", slowly), kp.DataParallel().scope():
+    with slow_files(duration), kp.DataParallel().scope():
         trained = smooth_model()
         with contextlib.suppress(RuntimeError):
             trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[checkpoint, Stop(1, 4)])
         trained.fit(**DATA["arrays"](), epochs=1, verbose=0, callbacks=[checkpoint])
-    names = []
-    for manifest in folders.complete(Path(folder), "CKP"):
-        Reader(Path(folder), manifest)
-        names.append(manifest.name)
-    return names
+    return [Reader(Path(folder), manifest).manifest.name for manifest in folders.complete(Path(folder), "CKP")]
+
+
+def refusals(folder: str, options: list[dict]) -> list[str]:
+    """What is said of RankCheckpoints with these options."""
+    import keras_par as kp
+
+    said = []
+    for each in options:
+        try:
+            kp.callbacks.RankCheckpoint(folder, **each)
+            said.append("nothing")
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
 
 
 def full_disk(folder: str, rank: int) -> None:
     """Trains where one rank's disk is full."""
-    import errno
-    import os
-    from unittest import mock
-
     import keras_par as kp
     from keras_par.checkpoint import files
 

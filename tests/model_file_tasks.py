@@ -72,52 +72,54 @@ def strategy(mesh: tuple[int, ...], divided: str | None = None):
 
 
 def save_and_load(
-    folder: str, kind: str, times: int, only_rank: int | None = None, own_folders: bool = False, mesh: tuple = ()
+    folder: str, times: dict[str, int], only_rank: int | None = None, own_folders: bool = False, mesh: tuple = ()
 ) -> dict:
-    """Trains, saves to one relative path and loads what is there, `times` times.
+    """Trains, saves to one relative path of each kind and loads what is there, again and again.
 
     Args:
-        folder: in which the ranks work.
-        kind: one of `KINDS`.
-        times: how often.
+        folder: in which the ranks work, in a folder for each kind.
+        times: how often by each of `KINDS`.
         only_rank: which saves, None for all.
         own_folders: True gives each rank a folder of its own to work in.
         mesh: of model parallel, empty for data parallel.
 
     Returns:
-        How often what was loaded was not what was saved, the errors, and what is in the folder at the end.
+        For each kind, how often what was loaded was not what was saved, the errors, if files were new ones each time,
+        and what is in its folder at the end.
     """
     import keras_par as kp
 
-    name, save, load = KINDS[kind]
-    rank = kp.rank()
-    work = Path(folder) / (f"rank{rank}" if own_folders else "shared")
-    work.mkdir(exist_ok=True, parents=True)
     x = np.random.default_rng(1).standard_normal([32, WIDTH]).astype("float32")
     keras.utils.set_random_seed(3)
     with strategy(mesh).scope():
         model = network()
-    others, errors, rewritten = 0, [], []
-    with contextlib.chdir(work), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.fit(x, x, batch_size=16, verbose=0)
-        fresh = keras.models.clone_model(model)
-        for _ in range(times):
-            model.set_weights([weight + 0.01 for weight in model.get_weights()])
-            wanted = model.get_weights()
+    model.fit(x, x, batch_size=16, verbose=0)
+    fresh = keras.models.clone_model(model)
+    found = {}
+    for kind, count in times.items():
+        name, save, load = KINDS[kind]
+        work = Path(folder) / kind / (f"rank{kp.rank()}" if own_folders else "shared")
+        work.mkdir(exist_ok=True, parents=True)
+        others, errors, rewritten = 0, [], []
+        with contextlib.chdir(work), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(count):
+                model.set_weights([weight + 0.01 for weight in model.get_weights()])
+                wanted = model.get_weights()
+                kp.barrier()
+                try:
+                    if only_rank in (None, kp.rank()):
+                        with old_file(Path(name)) as old:
+                            save(model, name)
+                            rewritten.append(old is None or not os.path.samestat(os.fstat(old), os.stat(name)))
+                        others += not same(load(fresh, name), wanted, x, model)
+                except Exception as error:
+                    errors.append(f"{type(error).__name__}: {error}")
             kp.barrier()
-            try:
-                if only_rank in (None, rank):
-                    with old_file(Path(name)) as old:
-                        save(model, name)
-                        rewritten.append(old is None or not os.path.samestat(os.fstat(old), os.stat(name)))
-                    others += not same(load(fresh, name), wanted, x, model)
-            except Exception as error:
-                errors.append(f"{type(error).__name__}: {error}")
-        kp.barrier()
-        files = sorted(str(path) for path in Path().rglob("*"))
-        kp.barrier()
-    return {"others": others, "errors": errors, "files": files, "size": kp.size(), "rewritten": rewritten}
+            files = sorted(str(path) for path in Path().rglob("*"))
+            kp.barrier()
+        found[kind] = {"others": others, "errors": errors, "files": files, "rewritten": rewritten}
+    return found
 
 
 @contextlib.contextmanager

@@ -189,12 +189,6 @@ def test_training_where_another_job_writes_is_refused_on_every_rank(ranks, tmp_p
     assert not list(tmp_path.glob("*.lock*"))
 
 
-def test_a_fit_that_fails_gives_the_folder_back(ranks, tmp_path):
-    ranks(2).attempt(checkpoint_tasks.fit_with_losses, folder=str(tmp_path), losses=[])  # an epoch without a loss
-    ranks(2).attempt(checkpoint_tasks.full_disk, folder=str(tmp_path), rank=0)
-    assert not list(tmp_path.glob("*.lock*"))
-
-
 def test_who_lost_the_folder_neither_completes_nor_removes(tmp_path):
     disk = Disk(tmp_path, "CKP", 1, 0)
     assert disk.open() is None

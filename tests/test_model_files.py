@@ -15,40 +15,31 @@ FILES = {
     "h5": ["m.h5"],
 }
 TIMES = {"keras": 20, "weights": 20, "export": 3, "archive": 3}
+ALONE = {"keras": 2, "weights": 2, "folder": 2}
+JOBS = {
+    "all ranks to one path": {"times": {kind: 5 for kind in tasks.KINDS if kind not in TIMES}},
+    "all ranks to one path, often": {"times": TIMES},
+    "rank 0 alone": {"times": ALONE, "only_rank": 0},
+    "rank 1 alone": {"times": ALONE, "only_rank": 1},
+    "each into its own folder": {"times": {"keras": 2}, "own_folders": True},
+    "a mesh that divides nothing": {"times": {"keras": 8, "weights": 8}, "mesh": (2, 1)},
+}
 
 
-@pytest.mark.parametrize("kind", tasks.KINDS)
-def test_all_ranks_save_to_one_path_at_once(kind, ranks, tmp_path):
-    times = TIMES.get(kind, 5)
-    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), kind=kind, times=times)
-    assert [result["size"] for result in results] == [2, 2]
-    for result in results:
-        assert (result["others"], result["errors"]) == (0, [])
-        assert result["files"] == results[0]["files"]
-        assert not [name for name in result["files"] if name.startswith(".")], "a temporary folder is left"
-        if kind in FILES:
-            assert set(result["files"]) <= {*FILES[kind]}
-        assert len(result["rewritten"]) == times and all(result["rewritten"])
-
-
-@pytest.mark.parametrize("only_rank", [0, 1])
-@pytest.mark.parametrize("kind", ["keras", "weights", "folder"])
-def test_one_rank_saves_alone(kind, only_rank, ranks, tmp_path):
-    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), kind=kind, times=2, only_rank=only_rank)
-    assert [(result["others"], result["errors"]) for result in results] == [(0, []), (0, [])]
-    assert [len(result["rewritten"]) for result in results] == [2 * (rank == only_rank) for rank in range(2)]
-
-
-def test_each_rank_has_its_own_folder(ranks, tmp_path):
-    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), kind="keras", times=2, own_folders=True)
-    assert [(result["others"], result["errors"]) for result in results] == [(0, []), (0, [])]
-    assert [path.name for path in sorted(tmp_path.glob("*/*"))] == ["m.keras", "m.keras"]
-
-
-@pytest.mark.parametrize("kind", ["keras", "weights"])
-def test_a_mesh_that_divides_nothing(kind, ranks, tmp_path):
-    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), kind=kind, times=8, mesh=(2, 1))
-    assert [(result["others"], result["errors"]) for result in results] == [(0, []), (0, [])]
+@pytest.mark.parametrize("job", [pytest.param(job, marks=[pytest.mark.long] * ("often" in job)) for job in JOBS])
+def test_what_ranks_save_at_once_is_whole_and_the_right_one(job, ranks, tmp_path):
+    options = JOBS[job]
+    results = ranks(2).run(tasks.save_and_load, folder=str(tmp_path), **options)
+    assert len(results) == 2
+    for kind, times in options["times"].items():
+        assert len(list((tmp_path / kind).iterdir())) == (2 if "own_folders" in options else 1)
+        for rank, found in enumerate(result[kind] for result in results):
+            assert (found["others"], found["errors"]) == (0, []), kind
+            assert len(found["rewritten"]) == (times if options.get("only_rank", rank) == rank else 0), kind
+            assert all(found["rewritten"]), kind
+            assert found["files"] == results[0][kind]["files"] != [], kind
+            assert not [name for name in found["files"] if name.startswith(".")], "a temporary folder is left"
+            assert kind not in FILES or set(found["files"]) <= {*FILES[kind]}, kind
 
 
 def test_what_is_beside_it_and_in_it_stays(ranks, tmp_path):

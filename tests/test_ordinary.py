@@ -4,16 +4,6 @@ import numpy as np
 
 from tests import tasks
 from tests.compare import relative_distance
-from tests.ranks.pool import together
-
-
-def test_accumulated_gradients_survive_into_the_next_fit(ranks, plain, exactness):
-    [twin], results = together(
-        plain.begin(tasks.train_in_two_calls, distributed=False),
-        ranks(2).begin(tasks.train_in_two_calls, distributed=True),
-    )
-    for weights in results:
-        exactness(relative_distance(weights, twin), 1e-6)
 
 
 def test_ordinary_use(ranks):

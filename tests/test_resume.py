@@ -8,13 +8,8 @@ from tests.checkpoint_tasks import DATA, Batches
 from tests.compare import log_distance, relative_distance
 from tests.ranks.pool import Failure
 
-STOPS = {
-    "first step": (1, 1),
-    "middle": (2, 3),
-    "before the last step": (3, 4),
-    "last step": (2, 5),
-    "epoch end": (2, None),
-}
+MIDDLE, EPOCH_END = (2, 3), (3, None)
+FIRST_STEP, LAST_STEP, BEFORE_THE_LAST = (1, 1), (2, 5), (3, 4)
 
 
 def equal(ours: dict, theirs: dict) -> bool:
@@ -39,32 +34,33 @@ def whole(ranks, tmp_path_factory):
     return run
 
 
-QUICK_DATA = ("dataset", "unknown length", "py_dataset in parts", "loader", "sampler")
-CASES = [
-    *((2, "arrays", stop) for stop in STOPS),
-    *((2, data, "middle") for data in QUICK_DATA),
-    *((1, data, "middle") for data in ("arrays", "dataset")),
+QUICK = [
+    (2, "arrays"),
+    *((2, data) for data in ("dataset", "unknown length", "py_dataset in parts", "loader", "sampler")),
+    *((1, data) for data in ("arrays", "dataset")),
 ]
-SLOW_CASES = [
-    *((2, data, "middle") for data in DATA if data not in ("arrays", *QUICK_DATA)),
-    *((2, data, "epoch end") for data in DATA if data != "arrays"),
-    *((1, data, "middle") for data in DATA if data not in ("arrays", "dataset")),
-]
-CASES += [pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_CASES]
+SLOW = [(size, data) for size in (2, 1) for data in DATA if (size, data) not in QUICK]
 
 
-@pytest.mark.parametrize(("size", "data", "stop"), CASES)
-def test_on_as_many_ranks_it_ends_bit_by_bit_the_same(size, data, stop, whole, ranks, tmp_path):
-    folder = str(tmp_path)
-    ranks(size).run(checkpoint_tasks.fit, folder=folder, data=data, stop=STOPS[stop], asynchronous=False)
-    resumed = ranks(size).run(checkpoint_tasks.fit, folder=folder, data=data)
-    assert len(resumed) == size
-    for ours, theirs in zip(resumed, whole(data, size), strict=True):
-        assert theirs["from"] is None
-        assert ours["from"] == resumes_from(data, *STOPS[stop])
-        assert equal(ours, theirs)
-        for key, values in ours["logs"].items():
-            assert values == theirs["logs"][key][-len(values) :], key
+@pytest.mark.parametrize(("size", "data"), [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)])
+def test_on_as_many_ranks_it_ends_bit_by_bit_the_same(size, data, whole, ranks, tmp_path):
+    """It is stopped several times; once it has ended, to start it again does nothing more."""
+    stops = [MIDDLE, EPOCH_END]
+    if (size, data) == (2, "arrays"):
+        stops = [FIRST_STEP, MIDDLE, LAST_STEP, BEFORE_THE_LAST, EPOCH_END]
+    resumes_at = None
+    for stop in [*stops, None, None]:
+        results = ranks(size).run(checkpoint_tasks.fit, folder=str(tmp_path), data=data, stop=stop, asynchronous=False)
+        assert len(results) == size
+        for ours, theirs in zip(results, whole(data, size), strict=True):
+            assert (ours["from"], theirs["from"]) == (resumes_at, None), stop
+            for epoch, weights in ours["at epoch ends"].items():
+                assert all(map(np.array_equal, weights, theirs["at epoch ends"][epoch])), (stop, epoch)
+            if stop is None:
+                assert equal(ours, theirs)
+                for key, values in ours["logs"].items():
+                    assert values == theirs["logs"][key][-len(values) :], key
+        resumes_at = resumes_from(data, *(stop or (4, None)))
 
 
 def resumes_from(data: str, epoch: int, step: int | None) -> str:
@@ -152,17 +148,3 @@ def test_four_two_one_three_ranks_go_on_where_the_others_stopped(data, whole, ra
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
         assert len(result["logs"]["loss"]) == 2
         assert log_distance(result["logs"], {key: values[-2:] for key, values in twin["logs"].items()}) < 2e-5
-
-
-def test_nothing_to_resume_from_is_a_start(ranks, tmp_path):
-    for result in ranks(2).run(checkpoint_tasks.fit, folder=str(tmp_path / "new"), data="arrays", epochs=1):
-        assert result["from"] is None
-        assert len(result["logs"]["loss"]) == 1
-
-
-def test_a_finished_run_does_nothing_more(ranks, tmp_path):
-    first = ranks(2).run(checkpoint_tasks.fit, folder=str(tmp_path), data="arrays", epochs=2)
-    again = ranks(2).run(checkpoint_tasks.fit, folder=str(tmp_path), data="arrays", epochs=2)
-    for ours, theirs in zip(again, first, strict=True):
-        assert ours["from"] == "CKP-2_5"
-        assert all(np.array_equal(a, b) for a, b in zip(ours["weights"], theirs["weights"], strict=True))
