@@ -72,30 +72,37 @@ def train(which: str, distributed: bool, path: str) -> list:
     return model.get_weights()
 
 
-def use_otherwise(which: str, distributed: bool) -> dict:
-    """What the first call of another method gives, of a model that the strategy has not seen."""
-    seed(distributed)
-    model = network()
-    model.build((None, 8))
-    if which != "never compiled":
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    set_strategy(distributed)
-    x, y = rows(21)
-    if which == "evaluate":
-        return {"result": model.evaluate(x, y, batch_size=8, verbose=0)}
-    if which == "train_on_batch":
-        return {"result": model.train_on_batch(x, y)}
-    if which == "predict_on_batch":
-        return {"result": model.predict_on_batch(x)}
-    return {"result": model.predict(x, batch_size=8, verbose=0)}
+def use_otherwise(methods: list[str], distributed: bool) -> list:
+    """What the first call of each other method gives, of models that the strategy has not seen."""
+    (x, y), found = rows(21), []
+    for method in methods:
+        keras.distribution.set_distribution(None)
+        seed(distributed)
+        model = network()
+        model.build((None, 8))
+        if method != "never compiled":
+            model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        set_strategy(distributed)
+        calls = {
+            "evaluate": lambda model: model.evaluate(x, y, batch_size=8, verbose=0),
+            "train_on_batch": lambda model: model.train_on_batch(x, y),
+            "predict_on_batch": lambda model: model.predict_on_batch(x),
+        }
+        found.append(calls.get(method, lambda model: model.predict(x, batch_size=8, verbose=0))(model))
+    return found
 
 
-def without_strategy(method: str) -> None:
-    """Uses a model on all ranks though nobody has set a strategy."""
-    model = build()
-    x, y = rows(16)
-    call = getattr(model, method)
-    call(x) if method.startswith("predict") else call(x, y)
+def without_strategy(methods: list[str]) -> list[str]:
+    """What is said of a model that is used on all ranks though nobody has set a strategy."""
+    model, (x, y), said = build(), rows(16), []
+    for method in methods:
+        call = getattr(model, method)
+        try:
+            call(x) if method.startswith("predict") else call(x, y)
+            said.append("nothing")
+        except ValueError as error:
+            said.append(str(error))
+    return said
 
 
 def strategy_on_rank_0() -> None:
