@@ -8,7 +8,6 @@ A number should share no divisor with that of ranks or layouts, which come in tu
 EVERY = {
     "test_callback_memory.py::test_on_as_many_ranks_it_decides_the_same_bit_by_bit": 3,
     "test_catalogue.py::test_a_strategy_ends_where_one_process_ends": 9,
-    "test_checkpoint.py::test_resuming_takes_the_one_before_and_warns": 3,
     "test_collectives.py::test_a_reducer_sums_or_averages_every_kind_of_gradient": 5,
     "test_communicators.py::test_a_breach_is_found_on_every_rank": 3,
     "test_communicators.py::test_the_contract_is_kept": 5,
@@ -26,7 +25,6 @@ EVERY = {
     "test_metrics.py::test_sums_and_what_is_said_are_one_process_s": 3,
     "test_mixing.py::test_rows_that_are_paired_are_told_of_once": 3,
     "test_mixing.py::test_what_only_looks_like_it_is_not": 3,
-    "test_model_files.py::test_all_ranks_save_to_one_path_at_once": 5,
     "test_model_parallel.py::test_a_mesh_ends_where_one_process_ends": 5,
     "test_own_logs.py::test_numbers_of_several_kinds_are_one_processs": 5,
     "test_own_logs.py::test_what_steps_do_besides_is_one_processs": 3,
@@ -42,11 +40,6 @@ EVERY = {
     "test_sparse_inputs.py::test_an_unbuilt_model_trains_on_sparse_rows": 3,
     "test_steps.py::test_losses_that_are_taken_for_what_they_are_not_are_told_of_once": 5,
     "test_steps.py::test_steps_of_ones_own_end_where_one_process_ends": 7,
-    "test_stock_callbacks.py::test_backup_and_restore": 3,
-    "test_stock_callbacks.py::test_csv_logger": 3,
-    "test_stock_callbacks.py::test_decisions": 3,
-    "test_stock_callbacks.py::test_model_checkpoint": 3,
-    "test_stock_callbacks.py::test_tensorboard": 3,
     "test_zero.py::test_all_stages_end_where_one_process_ends_and_two_where_data_parallel_does": 3,
     "test_zero.py::test_what_is_there_is_divided_or_made_whole": 5,
 }
