@@ -1,7 +1,6 @@
 """Jobs that torchrun or srun started: each process knows its rank, and the shell of an allocation is no job."""
 
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -14,15 +13,19 @@ from keras_par.job.starters import first_host
 from tests.jobs import write_script
 from tests.ranks.pool import environment
 
-# A rank without TensorFlow: it meets the others, whose variables Horovod would read.
-MEETS = """
-import os
-from keras_par.job import launch, rendezvous
+TRAINING = """
+import keras, numpy as np, keras_par as kp
 
-launched = launch.detect()
-found = rendezvous.meet(launched.rank, launched.size, launch.meeting_point(os.environ))
-places = [found[f"HOROVOD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "GLOO_RENDEZVOUS_PORT")]
-print(f"{launched.engine} {launched.rank}: {places}\\n", end="", flush=True)
+kp.init()
+keras.utils.set_random_seed(3 + kp.rank())  # the strategy makes the start values equal
+with kp.DataParallel().scope():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+rows = np.random.default_rng(5).normal(size=(32, 4)).astype("float32")
+model.fit(rows, rows.sum(1), batch_size=16, epochs=2, verbose=0, shuffle=False)
+weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
+total = weights.astype("float64").sum()
+print(f"rank {kp.rank()} of {kp.size()}, here {kp.local_rank()}, sum {total:.12g}.\\n", end="")
 """
 
 # What srun gives its tasks, those of a PMI that no MPI here listens to among them.
@@ -35,23 +38,35 @@ wait
 """
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_two_processes_are_two_ranks_that_meet(launcher, tmp_path):
-    """By a stand-in for srun; torchrun's agent listens at MASTER_PORT itself."""
-    script = write_script(tmp_path, MEETS)
-    srun = textwrap.dedent(SRUN).format(job=os.getpid(), python=sys.executable, script=script)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", script]
+def require_two_equal_ranks(command, **variables):
+    """Runs a command that starts two processes, which must be two ranks that end with the same weights."""
     result = subprocess.run(
-        ["timeout", "150", *(torchrun if launcher == "torchrun" else ["sh", "-c", srun])],
-        env=environment(),
+        ["timeout", "150", *command],
+        env=environment(**variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    found = re.findall(r"^gloo (\d): \['(\d)', '2', '(\d)', '(\d+)'\]$", result.stdout, re.MULTILINE)
-    assert sorted(rank[:3] for rank in found) == [("0",) * 3, ("1",) * 3], result.stdout
-    assert len({port for *_, port in found}) == 1
+    said = sorted(line for line in result.stdout.splitlines() if line.startswith("rank "))
+    assert [line.partition(", sum")[0] for line in said] == [f"rank {r} of 2, here {r}" for r in (0, 1)], result.stdout
+    assert len({line.partition(", sum")[2] for line in said}) == 1, said
+
+
+@pytest.mark.long
+def test_torchrun_starts_a_job(tmp_path):
+    """Its agent listens at MASTER_PORT itself."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    require_two_equal_ranks([*torchrun, write_script(tmp_path, TRAINING)])
+
+
+@pytest.mark.long
+def test_srun_starts_a_job(tmp_path):
+    """By a stand-in for srun."""
+    script = textwrap.dedent(SRUN).format(
+        job=os.getpid(), python=sys.executable, script=write_script(tmp_path, TRAINING)
+    )
+    require_two_equal_ranks(["sh", "-c", script])
 
 
 TASK = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0"}

@@ -55,8 +55,8 @@ def test_a_rank_that_leaves_tells_the_others_and_is_named():
     assert "without saying why" not in job.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_that_leaves_tells_the_others_under_plain_mpirun(rank):
     job = jobs.start("mpirun", 2, program("train"), "none", "1", f"leave.{rank}@9", KERAS_PAR_RESTART_COUNT="0")
     assert job.status != 0

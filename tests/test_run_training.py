@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher import Ended, Job, of_kind, program, run
+from tests.launcher import Ended, Job, of_kind, program, run, run_all
 
 NUM_EPOCHS = 3
 
@@ -65,6 +65,21 @@ def test_a_job_that_its_user_ended_goes_on_from_the_step_where_all_ranks_stopped
     resumed = run("-np", 2, program("train"), checkpoints, NUM_EPOCHS)
     assert f"resuming from checkpoint CKP-{epoch}_{step}:" in resumed.stdout
     assert weights(resumed) == weights(run("-np", 2, program("train"), tmp_path / "other", NUM_EPOCHS))
+
+
+@pytest.mark.long
+def test_a_job_starts_again_from_its_newest_checkpoint(tmp_path):
+    folder, restarts = tmp_path / "out", ("--max-restarts", 2, "--log-dir", tmp_path / "out", "--tee")
+    jobs = {
+        "killed": ("-np", 2, *restarts, program("train"), tmp_path / "killed", NUM_EPOCHS, "kill@16"),
+        "uninterrupted": ("-np", 2, program("train"), tmp_path / "uninterrupted", NUM_EPOCHS),
+    }
+    killed, uninterrupted = run_all(jobs).values()
+    assert weights(killed) == weights(uninterrupted)
+    events = [each for kind in ("crash", "restart", "resume") for each in of_kind(folder, kind)]
+    assert [each["event"] for each in events] == ["crash", "restart", "resume"]
+    assert "CKP-1_14" in events[-1]["text"]
+    assert "restart 1 of 2, after status 137" in killed.stderr
 
 
 @pytest.mark.slow
