@@ -203,13 +203,18 @@ def trained(name: str, distributed: bool, weighted: bool = False, **compiled) ->
             losses = {"outputs": ["mse", rmse], "each": {each.replace(" ", "_"): loss_of(each) for each in LOSSES}}
             loss = losses.get(kind) or (loss_of(name) if name in LOSSES else "mse")
             model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, **compiled)
-            weights = {"sample_weight": np.linspace(0.5, 2, ROWS)} if weighted else {}
-            fitted = model.fit(x, y, batch_size=BATCH_SIZE, epochs=2, shuffle=False, verbose=0, **weights)
+            weighting = {"sample_weight": np.linspace(0.5, 2, ROWS)} if weighted else {}
+            fitted = model.fit(x, y, batch_size=BATCH_SIZE, epochs=2, shuffle=False, verbose=0, **weighting)
+            weights = [np.asarray(weight) for weight in model.get_weights()]
             tested = {} if kind == "step" else model.evaluate(x, y, batch_size=BATCH_SIZE, verbose=0, return_dict=True)
+            if kind == "each":  # nor is a NaN hidden
+                model.set_weights([weight * np.nan for weight in weights])
+                broken = model.evaluate(x, y, batch_size=BATCH_SIZE, verbose=0, return_dict=True)
+                assert np.isnan([*broken.values()]).all(), broken
     finally:
         logging.getLogger("keras_par").removeHandler(handler)
     return {
-        "weights": [np.asarray(weight) for weight in model.get_weights()],
+        "weights": weights,
         "logs": {**fitted.history, **{f"test {key}": [value] for key, value in tested.items()}},
         "said": [each for each in said + [str(each.message) for each in caught] if "keras-par" in each],
         "kinds": kinds(model) if distributed and kind == "each" else {},

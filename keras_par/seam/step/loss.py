@@ -35,6 +35,9 @@ def reduce_weighted_values(original):
         weights = divisor(values, sample_weight, mask, reduction, total.dtype)
         weights = tf.where(step.local > 0, weights, 0)
         weights = step.sum(weights, "divisor", "a loss with a mask or with reduction='mean_with_sample_weight'")
+        if reduction != "mean_with_sample_weight":
+            # Where all is masked the total is 0, or NaN if a value is, which is Keras's result, too.
+            weights = tf.where(weights > 0, weights, tf.ones_like(weights))
         return tf.math.divide_no_nan(total, weights) * factor
 
     return replacement
