@@ -179,13 +179,6 @@ def load_file(path: str, epochs: int = 1) -> dict:
     return {**found, "after": trained.get_weights()}
 
 
-def load_saved_model(path: str) -> np.ndarray:
-    """What an exported model predicts."""
-    import tensorflow as tf
-
-    return tf.saved_model.load(path).serve(rows(NUM_ROWS)[0]).numpy()
-
-
 def fit_and_save(path: str) -> dict:
     """An ordinary file, written in one process without a strategy, and what training goes on to."""
     keras.utils.set_random_seed(21)

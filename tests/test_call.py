@@ -2,7 +2,6 @@
 
 import glob
 import json
-import re
 import signal
 import tempfile
 import time
@@ -16,7 +15,6 @@ from tests import call_tasks, launcher
 from tests.jobs import write_script
 from tests.launcher import Job
 
-RULE = re.compile(r"\x1b\[[\d;]*m")
 OTHERS_SECONDS = 60  # for the folders of tests that another process runs just now to go
 
 
