@@ -58,6 +58,7 @@ def train(
     step: str = "",
     shared: bool = True,
     bits: float = LAST_BITS,
+    in_own_order: bool = True,
     **options,
 ) -> dict:
     """Weights, and the losses of batches and epochs, after two epochs on ranks, or of plain Keras.
@@ -73,7 +74,7 @@ def train(
         import keras_par as kp
 
         rank, scope = kp.rank(), strategy(mesh, options).scope()
-    with scope, bits_of_gpus(rank, bits, shared) if distributed else contextlib.nullcontext():
+    with scope, bits_of_gpus(rank, bits, shared, in_own_order) if distributed else contextlib.nullcontext():
         inputs = layers.Input((6,))
         inner = layers.Flatten()(layers.Embedding(8, 4)(inputs))
         inner = layers.Dense(6, name="down")(layers.Dense(8, "tanh", name="up")(inner))
@@ -106,7 +107,7 @@ def strategy(mesh: tuple | None, options: dict):
 
 
 @contextlib.contextmanager
-def bits_of_gpus(rank: int, bits: float, shared: bool):
+def bits_of_gpus(rank: int, bits: float, shared: bool, in_own_order: bool):
     """Within it each rank adds up slices with bits of its own, as GPUs do; ranks know that, if `shared`."""
     import tensorflow as tf
     from tensorflow.python.framework import indexed_slices
@@ -128,7 +129,7 @@ def bits_of_gpus(rank: int, bits: float, shared: bool):
         return add(data * tf.cast(1 + bits * rank, data.dtype), *args, **kwargs)
 
     with (
-        mock.patch.object(variable_update, "update_stored", update_in_own_order),
+        mock.patch.object(variable_update, "update_stored", update_in_own_order if in_own_order else update),
         mock.patch.object(indexed_slices.gen_math_ops, "unsorted_segment_sum", add_with_own_bits),
         mock.patch.object(copies, "repeats_bits", lambda: not shared),
     ):

@@ -14,7 +14,9 @@ WAYS = [
     *(((2, 2), name, {}) for name in ("sgd", "clipped", "accumulated")),
     *((place, "sgd", {"step": step}) for place in (2, (1, 2), (2, 2)) for step in ("own", "clips")),
     *((place, "clipped", {"step": "own"}) for place in (2, (1, 2))),
-    *(((2, 2), "sgd", {"zero": stage}) for stage in (1, 2, 3)),
+    *(((2, 2), "sgd", {"zero": stage, "zero_min_kb": 0}) for stage in (1, 2, 3)),
+    *((place, "sgd", {"step": "clips", "zero": 3, "zero_min_kb": 0}) for place in (2, (2, 2))),
+    *(((2, 2), "sgd", {"step": step, "zero": 1, "zero_min_kb": 0}) for step in ("own", "clips")),
 ]
 
 
@@ -43,7 +45,10 @@ def test_copies_see_the_same_logs(step, ranks):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("sgd", {}), ("sgd", {"mesh": (1, 2)}), ("sgd", {"step": "clips"}), ("clipped", {}), ("clipped one by one", {})],
+    [
+        *(("sgd", options) for options in ({}, {"mesh": (1, 2)}, {"step": "clips"})),
+        ("clipped", {"in_own_order": False}),
+    ],
     ids=str,
 )
 def test_bits_of_ranks_would_part_them(name, options, ranks):

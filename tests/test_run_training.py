@@ -78,6 +78,7 @@ def test_a_job_starts_again_from_its_newest_checkpoint(tmp_path):
     assert weights(killed) == weights(uninterrupted)
     events = [each for kind in ("crash", "restart", "resume") for each in of_kind(folder, kind)]
     assert [each["event"] for each in events] == ["crash", "restart", "resume"]
+    assert "rank 1 failed first" in killed.panels[0] and "at step 16 of epoch" in killed.panels[0]
     assert "CKP-1_14" in events[-1]["text"]
     assert "restart 1 of 2, after status 137" in killed.stderr
 

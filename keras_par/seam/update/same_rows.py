@@ -11,7 +11,8 @@ from keras_par.seam.update.slots import is_accumulator, slots_by_variable
 from keras_par.sharding import copies
 from keras_par.sharding import step as steps
 from keras_par.sharding.names import numbered
-from keras_par.sharding.views import identity, is_sharded
+from keras_par.sharding.parts import has_own_part
+from keras_par.sharding.views import identity, is_sharded, is_summed_backward
 
 
 def share(optimizer: BaseOptimizer, pairs: list, elementwise: bool) -> None:
@@ -40,6 +41,8 @@ def share(optimizer: BaseOptimizer, pairs: list, elementwise: bool) -> None:
         return
     slots = slots_by_variable(optimizer)
     for slices, variable in pairs:
+        if is_summed_backward(variable):
+            continue
         rows, _ = tf.unique(slices.indices)
         held = [each._value for each in (variable, *slots.get(id(variable), ()))]
         firsts = holders(step, variable).broadcast([tf.gather(each, rows) for each in held], numbered("rows"))
@@ -55,7 +58,7 @@ def added_up(slices: tf.IndexedSlices, variable: Any) -> tf.Tensor:
         variable: that it is of.
     """
     dense, step = tf.convert_to_tensor(slices), steps.current()
-    if step is None or copies.repeats_bits():
+    if step is None or copies.repeats_bits() or is_summed_backward(variable):
         return dense
     rows, _ = tf.unique(slices.indices)
     [firsts] = holders(step, variable).broadcast([tf.gather(dense, rows)], numbered("rows"))
@@ -63,29 +66,38 @@ def added_up(slices: tf.IndexedSlices, variable: Any) -> tf.Tensor:
 
 
 def of_own_step(step: steps.Step, gradients: list[Gradient], variables: list) -> list[Gradient]:
-    """What a step of the user's own has made of summed gradients: the first rank's, if it has added slices up.
+    """What a step of the user's own has made of summed gradients: the first rank's, if it may have added slices up.
 
-    It may have made other gradients by that, as a clipping by their norm does. Costs, where such sums have no order,
-    one broadcast of all these gradients.
+    It may have made other gradients by that, as a clipping by their norm does, also those of another optimizer. Costs,
+    where such sums have no order, one broadcast of all these gradients.
     """
     sliced = step.binding.sliced_at_tape
-    are_dense = [
-        isinstance(gradient, tf.Tensor) and identity(variable) in sliced
+    if copies.repeats_bits() or not sliced:
+        return gradients
+    result = [
+        added_up(gradient, variable) if isinstance(gradient, tf.IndexedSlices) and has_own_part(variable) else gradient
         for gradient, variable in zip(gradients, variables, strict=True)
     ]
-    if copies.repeats_bits() or not any(are_dense):
-        return gradients
-    result = list(gradients)
-    for kind in (False, True):  # shards are held by other ranks than wholes
-        places = [i for i, each in enumerate(variables) if result[i] is not None and is_sharded(each) == kind]
+    own = {identity(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)}
+    if all(isinstance(own.get(each), tf.IndexedSlices) for each in sliced):
+        return result
+    wholes = {identity(variable) for variable in variables if not is_sharded(variable)}
+    for are_wholes in (True, False):  # shards are held by other ranks than wholes
+        places = [
+            place
+            for place, variable in enumerate(variables)
+            if result[place] is not None
+            and (identity(variable) in wholes) == are_wholes
+            and not is_summed_backward(variable)
+        ]
         if places:
-            own = [values_of(result[i]) for i in places]
-            firsts = holders(step, variables[places[0]]).broadcast(own, numbered("own step"))
-            for i, first in zip(places, firsts, strict=True):
-                result[i] = with_values(result[i], first)
-    return result
+            values = [tf.convert_to_tensor(values_of(result[place])) for place in places]
+            firsts = holders(step, variables[places[0]]).broadcast(values, numbered("own step"))
+            for place, first in zip(places, firsts, strict=True):
+                result[place] = with_values(result[place], first)
+    return copies.of_first(step.binding.mesh, result, variables, but=wholes)
 
 
 def holders(step: steps.Step, variable: Any) -> Communicator:
-    """The ranks that hold the same of a variable as this one."""
+    """The ranks that hold the same of a variable as this one, those along the mesh's other axes left out."""
     return step.communicator if is_sharded(variable) else step.binding.communicator

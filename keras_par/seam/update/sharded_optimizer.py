@@ -11,6 +11,7 @@ from keras_par.comm import world
 from keras_par.comm.reducer import scaled, values_of
 from keras_par.seam.update import same_rows
 from keras_par.sharding import copies
+from keras_par.sharding import step as steps
 from keras_par.sharding.names import unique
 from keras_par.sharding.parts import has_own_part, own_part_of
 from keras_par.sharding.views import is_local, local_view, placement_of, sharded
@@ -73,16 +74,17 @@ def apply_gradients(original):
 def clip_gradients(original):
     """Clips by norms of whole gradients. Costs one all-reduce of some numbers for each axis that divides any.
 
-    Slices are clipped here, too, where ranks do not add them up with the same bits: the norm is that of their values,
-    and by a global norm they become dense, see `same_rows`.
+    Clipping by a global norm makes slices dense. Where ranks do not add them up with the same bits it is done here,
+    see `same_rows`.
     """
 
     def replacement(self, grads):
         variables = targets()
         grads = [own_part_of(gradient, variable) for gradient, variable in zip(grads, variables, strict=True)]
         by_norm, by_global_norm = self.clipnorm, self.global_clipnorm
-        have_own_bits = not copies.repeats_bits() and any(isinstance(each, tf.IndexedSlices) for each in grads)
-        if not (any(map(has_parts, variables)) or have_own_bits) or not (by_norm or by_global_norm):
+        have_own_bits = steps.current() is not None and not copies.repeats_bits()
+        adds_rows = by_global_norm and have_own_bits and any(isinstance(each, tf.IndexedSlices) for each in grads)
+        if not (any(map(has_parts, variables)) or adds_rows) or not (by_norm or by_global_norm):
             return original(self, grads)
         squares = whole_squares(grads, variables)
         if by_norm:
@@ -99,9 +101,8 @@ def clip_gradients(original):
 
 
 def norm_scale(square: tf.Tensor, clipnorm: float) -> tf.Tensor:
-    """What a gradient is multiplied by to have at most that norm."""
-    norm = tf.sqrt(square)
-    return tf.where(norm > clipnorm, clipnorm / norm, tf.ones_like(norm))
+    """What a gradient is multiplied by to have at most that norm; NaN if that is NaN, as in Keras."""
+    return clipnorm / tf.maximum(tf.sqrt(square), clipnorm)
 
 
 def whole_squares(grads: list, variables: list) -> list:
