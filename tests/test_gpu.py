@@ -122,7 +122,7 @@ def test_dropout_is_one_processs_bit_by_bit(size, pools, figure):
     compare(pools, figure, size, "transformer", 1e-12, {"policy": "float64", "dropout": 0.3})
 
 
-def test_a_clipped_table_trains_as_one_processs(pools, figure):
+def test_a_clipped_table_trains_as_one_process(pools, figure):
     compare(pools, figure, 2, "transformer", 1e-12, {"policy": "float64", "clip": 0.5})
 
 
