@@ -390,10 +390,10 @@ def test_a_failing_rank_is_quoted(engine, other, rank_program, call, tmp_path):
     sentence = errors(report)["self-test"]
     assert re.match(rf"The self-test over {engine}".lower(), sentence.lower())
     assert "it ended with status 1 while rank 0 was loading TensorFlow" in sentence
-    assert "(ValueError: no route to host)" in sentence and f"all output is in {tmp_path}/output" in sentence
+    assert "(ValueError: no route to host)" in sentence and f"all output is in {tmp_path};" in sentence
     assert "docs/doctor.md" in sentence and f"'keras-par run --engine {other}'" in sentence
     assert report["recommended"] is None
-    assert "no route to host" in (tmp_path / "output").read_text()
+    assert any("no route to host" in path.read_text() for path in tmp_path.glob("output.*"))
 
 
 @pytest.mark.parametrize("engine", ["mpi", pytest.param("gloo", marks=pytest.mark.slow)])

@@ -19,6 +19,8 @@ import psutil
 from keras_par.doctor.installed import Installed, describe_end, job_environment
 
 PROGRAM = (sys.executable, "-m", "keras_par.job.selftest")
+# Each rank writes to a file of its own: launchers mix what ranks write at the same time within lines.
+WITH_OWN_OUTPUT = ("sh", "-c", 'exec "$@" > "$0/output.$$" 2>&1')
 MARK = "KERAS_PAR_SELF_TEST"  # a variable that all processes of one self-test inherit, to find and end them by
 GRACE_SECONDS = 8  # for what starts ranks to end their ranks and remove files in /tmp and /dev/shm
 RANK_SECONDS = 30  # for each rank: 5 s of work where it has a core, more where ranks share cores or a slow disk
@@ -55,12 +57,13 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
     """Runs the self-test with `ranks` ranks on this host and `cycle_time` milliseconds for HOROVOD_CYCLE_TIME."""
     folder = Path(tempfile.mkdtemp(prefix="keras-par-doctor-"))
     begin = time.monotonic()
-    command = [*launch_command(engine, installed, ranks), *PROGRAM, str(folder)]
-    status, output = watch(command, environment(installed, cycle_time), folder / "output", ranks * RANK_SECONDS)
+    command = [*launch_command(engine, installed, ranks), *WITH_OWN_OUTPUT, str(folder), *PROGRAM, str(folder)]
+    status, launcher_output = watch(command, environment(installed, cycle_time), folder / "output", ranks * RANK_SECONDS)
+    outputs = [path.read_text(errors="replace") for path in sorted(folder.glob("output.*"))]
     records = [read_record(folder / f"rank.{rank}.json") for rank in range(ranks)]
-    problem = judge(records, status, output)
+    problem = judge(records, status, "\n".join([*outputs, launcher_output]))
     if problem:
-        problem = f"{problem}; all output is in {folder / 'output'}"
+        problem = f"{problem}; all output is in {folder}"
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return Outcome(
@@ -96,7 +99,7 @@ def environment(installed: Installed, cycle_time: float) -> dict[str, str]:
 
 
 def watch(command: list[str], variables: dict[str, str], log: Path, seconds: float) -> tuple[int | None, str]:
-    """Runs `command` with its output in `log`; returns its status, None if it did not end, and the output.
+    """Runs `command` with its output in `log`; returns its status, None if it did not end, and that output.
 
     No process that it started is left: what still runs after the end, or after `seconds`, is ended.
     """
