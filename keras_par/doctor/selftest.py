@@ -58,7 +58,8 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
     folder = Path(tempfile.mkdtemp(prefix="keras-par-doctor-"))
     begin = time.monotonic()
     command = [*launch_command(engine, installed, ranks), *WITH_OWN_OUTPUT, str(folder), *PROGRAM, str(folder)]
-    status, launcher_output = watch(command, environment(installed, cycle_time), folder / "output", ranks * RANK_SECONDS)
+    log = folder / "output"
+    status, launcher_output = watch(command, environment(installed, cycle_time), log, ranks * RANK_SECONDS)
     outputs = [path.read_text(errors="replace") for path in sorted(folder.glob("output.*"))]
     records = [read_record(folder / f"rank.{rank}.json") for rank in range(ranks)]
     problem = judge(records, status, "\n".join([*outputs, launcher_output]))
