@@ -471,10 +471,6 @@ def misuse(which: str) -> None:
     x, y = rows(32)
     if which == "options":
         kp.DataParallel(compression="int8")
-    if which == "autotune":
-        kp.DataParallel(autotune=2)
-    if which == "autotune's file":
-        kp.DataParallel(autotune="pyproject.toml" if kp.rank() == 0 else "no such file")
     if which == "initialize":
         keras.distribution.initialize(num_processes=17)
     with strategy_scope(True, remainder="drop" if which == "dropped whole" else "exact"):

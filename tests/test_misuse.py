@@ -7,8 +7,6 @@ from tests.ranks.pool import Failure
 
 CASES = {
     "options": ("ValueError", "compression='int8' is unknown", "use None, 'fp16' or 'bf16'"),
-    "autotune": ("ValueError", "autotune=2 is unknown", "use True, False, or the path of a file"),
-    "autotune's file": ("AgreedValueError", "pyproject.toml, line 1: key 'build-system' is unknown", "(on rank 0)"),
     "initialize": ("ValueError", "num_processes=17", "leave it out"),
     "not batched": ("AgreedValueError", "not batched", "add .batch("),
     "distributed by tf.distribute": ("AgreedValueError", "by a strategy of tf.distribute", "use the tf.data.Dataset"),

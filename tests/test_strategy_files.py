@@ -197,8 +197,8 @@ def test_options_are_those_of_the_strategies():
 
     of_model = set(inspect.signature(ModelParallel).parameters) - {"layout_map"}
     of_data = set(inspect.signature(DataParallel).parameters) - {"device_mesh", "devices"}
-    assert set(OPTIONS) == of_model == of_data - {"autotune"} | {"batch_dim_name", "propagate"}
-    defaults = {field.name: field.default for field in fields(Options) if field.name != "autotune"}
+    assert set(OPTIONS) == of_model == of_data | {"batch_dim_name", "propagate"}
+    defaults = {field.name: field.default for field in fields(Options)}
     for kind in (DataParallel, ModelParallel):
         own = inspect.signature(kind).parameters
         assert {name: own[name].default for name in defaults if name in own}.items() <= defaults.items()
@@ -264,7 +264,7 @@ def test_load_strategy_takes_a_path_and_meshes_of_any_kind(ranks, tmp_path):
                 "shape": shape,
                 "batch": "batch",
                 "auto_shard_dataset": True,
-                "options": ("mean", 16, None, True, "drop", None, "auto", "auto", False, True, (), 0, 64.0, None),
+                "options": ("mean", 16, None, True, "drop", "auto", "auto", False, True, (), 0, 64.0, None),
             }
     for found in ranks(2).run(catalogue_tasks.load, arguments=["data-parallel-bf16"]):
         assert (found["kind"], found["options"][2]) == ("DataParallel", "bf16")

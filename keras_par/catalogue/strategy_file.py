@@ -24,9 +24,7 @@ REPLICATE = "replicate"
 # axis of the mesh, those in UNITS any positive number, those in OF_PATTERNS a list of patterns, those in OF_RANKS a
 # number of ranks or those of a host.
 OPTIONS: dict[str, tuple] = {"batch_dim_name": (), "auto_shard_dataset": (True, False)} | {
-    each.name: tuple(value for value in VALUES.get(each.name, ()) if value is not None)
-    for each in fields(Options)
-    if each.name != "autotune"
+    each.name: tuple(value for value in VALUES.get(each.name, ()) if value is not None) for each in fields(Options)
 }
 OF_LAYOUTS = ("batch_dim_name", "propagate")  # those of kp.ModelParallel alone
 OF_PATTERNS = ("recompute",)

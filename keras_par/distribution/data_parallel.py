@@ -1,13 +1,12 @@
 """The data-parallel strategy: every rank holds the whole model and works on its rows of each global batch."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_par.distribution.seeds import share_random_state
-from keras_par.distribution.start import start, tuned
+from keras_par.distribution.start import start
 from keras_par.plan.options import Compression, CustomLoss, Options, ReduceBy, Reduction, Remainder, Zero
 from keras_par.seam.variables.layouts import mesh_of_rows
 
@@ -51,9 +50,6 @@ class DataParallel(keras.distribution.DataParallel):
         zero_min_kb: size in kilobytes below which a variable is whole on each rank.
         zero_ranks: how many neighbouring ranks divide one replica of what `zero` divides, "host" for those of a host,
             None for all (HSDP). Between replicas a rank sends its part of the gradients only.
-        autotune: True lets the first steps of training choose `fusion_mb` and writes it to "keras-par-autotune.toml";
-            the path of a file takes it from there if rank 0 has the file, else chooses and writes it. See
-            docs/performance.md.
         custom_loss: what the losses are that no loss function of Keras's reduces: those that a `train_step` of your own
             computes, and those that layers add by `add_loss`. "mean": means over the rows of a batch, which count with
             a rank's share of the rows. "sum": sums over rows, which add up over ranks. "auto" finds out which of both
@@ -63,7 +59,7 @@ class DataParallel(keras.distribution.DataParallel):
             one. Eager steps go by Horovod in any case. `kp.describe` shows the way of each.
 
     Raises:
-        ValueError: an option has no such value, a file for `autotune` is wrong, sums cannot go the way that
+        ValueError: an option has no such value, sums cannot go the way that
             `reduce_by` insists on, or the mesh does not cover all ranks. Later, before the first step, if a pattern of
             `recompute` matches no layer.
 
@@ -83,7 +79,6 @@ class DataParallel(keras.distribution.DataParallel):
         compression: Compression = Options.compression,
         broadcast_variables: bool = Options.broadcast_variables,
         remainder: Remainder = Options.remainder,
-        autotune: bool | str | os.PathLike = False,
         custom_loss: CustomLoss = Options.custom_loss,
         reduce_by: ReduceBy = Options.reduce_by,
         sync_batch_norm: bool = Options.sync_batch_norm,
@@ -107,7 +102,7 @@ class DataParallel(keras.distribution.DataParallel):
             zero_ranks=zero_ranks,
         )
         start(options)
-        self.keras_par_options = options if autotune is False else tuned(options, autotune)
+        self.keras_par_options = options
         super().__init__(device_mesh, devices, auto_shard_dataset)
         if zero == 3:
             share_random_state("kp.DataParallel(zero=3)")

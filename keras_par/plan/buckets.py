@@ -30,11 +30,3 @@ def fill_buckets(num_bytes: Sequence[int], kinds: Sequence[object], limit: int) 
         buckets[bucket].append(index)
         sizes[bucket] += num_bytes[index]
     return buckets
-
-
-def distinct_limits(num_bytes: Sequence[int], kinds: Sequence[object], limits: Sequence[int]) -> list[int]:
-    """Those of `limits` that group tensors otherwise than all limits before them; see `fill_buckets`."""
-    kept: dict[str, int] = {}
-    for limit in limits:
-        kept.setdefault(repr(fill_buckets(num_bytes, kinds, limit)), limit)
-    return list(kept.values())

@@ -24,8 +24,6 @@ class Options:
 
     Args:
         fusion_mb: in megabytes.
-        autotune: the file for what the first steps find to be the fastest bucket size; None if they are not to look
-            for it.
         propagate: for `kp.ModelParallel` alone.
 
     Raises:
@@ -37,7 +35,6 @@ class Options:
     compression: Compression = None
     broadcast_variables: bool = True
     remainder: Remainder = "exact"
-    autotune: str | None = None
     custom_loss: CustomLoss = "auto"
     reduce_by: ReduceBy = "auto"
     propagate: bool = False

@@ -5,7 +5,7 @@ import contextlib
 import keras
 
 from keras_par.job.watched import marked
-from keras_par.seam.call import autotune, functions, probe
+from keras_par.seam.call import functions, probe
 from keras_par.seam.call.beats import beating
 from keras_par.seam.call.direct_call import direct
 from keras_par.seam.call.own_step import without_rows
@@ -26,7 +26,7 @@ def make_function(original):
             function = original(self, step_function)
             return beating(self, function, is_common=bindings.is_alone(), is_marked=False)
         program = program_of(self, binding, step_function)
-        function = looked_at(program, lambda: tuned(program, lambda: in_graph(program, original)))
+        function = looked_at(program, lambda: in_graph(program, original))
         function = weighted(program, function)
         function = compared(program, function)
         function = with_global_logs(program, function)
@@ -44,12 +44,6 @@ def in_graph(program: Program, original):
     with without_xla(model):
         function = original(model, step)
     return function if model.run_eagerly else direct(model, step, otherwise=function)
-
-
-def tuned(program: Program, build):
-    """What `build` makes; where the strategy asks for it, first steps find the options that it is made with."""
-    is_asked = program.binding.options.autotune is not None and program.method == autotune.METHOD
-    return autotune.Autotuner(program.model, program.binding, build) if is_asked else build()
 
 
 def looked_at(program: Program, build):
