@@ -1,18 +1,15 @@
-"""Ranks that part are told and do not wait for each other; threads whose order differs between ranks find together."""
+"""Ranks that part are told and do not wait for each other, and so are threads that train at the same time."""
 
-import numpy as np
 import pytest
 
 from tests import parting_tasks as tasks
-from tests.ranks.pool import Failure, together
+from tests.ranks.pool import Failure
 
 
-def test_calls_in_threads_are_those_of_one_process(ranks, plain):
-    [alone], results = together(plain.begin(tasks.alone), ranks(2).begin(tasks.in_threads))
-    for found in results:
-        assert found.pop("size") == 2 and found.keys() == alone.keys()
-        for name, expected in alone.items():
-            np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-7)
+def test_a_second_thread_is_refused_while_a_call_is_under_way(ranks):
+    for size, said, differs in ranks(2).run(tasks.in_threads):
+        assert size == 2 and not differs
+        assert "predict of 'b' in thread 'other_0' cannot begin while fit of 'a' is under way in thread 'Main" in said
 
 
 @pytest.mark.parametrize(
@@ -24,7 +21,7 @@ def test_calls_in_threads_are_those_of_one_process(ranks, plain):
         ),
         (
             "threads",
-            "a thread has come to predict of 'b' but no thread to predict of 'a', which a thread of rank 0",
+            "the ranks do not agree about predict: 'model and data of a thread' is ['a', ",
         ),
     ],
 )

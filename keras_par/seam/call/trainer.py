@@ -7,7 +7,6 @@ import keras
 from keras import tree
 
 from keras_par.comm import world
-from keras_par.comm.turns import turns
 from keras_par.job import failures, heartbeat
 from keras_par.seam.call import epoch as epochs
 from keras_par.seam.call.beats import Beats
@@ -22,6 +21,7 @@ from keras_par.seam.step.kept_state import average_state
 from keras_par.seam.step.metrics import value_now
 from keras_par.seam.together import run as runs
 from keras_par.seam.together import writers
+from keras_par.seam.together.one_thread import one_thread
 from keras_par.sharding import step as steps
 
 
@@ -59,8 +59,8 @@ def together(original):
             call.arguments["callbacks"] = with_our_own(self, call.arguments["callbacks"], binding is not None)
             exits = memories.told_of_exit(listed(call.arguments["callbacks"]))
         is_common = binding is not None or bindings.is_alone()
-        turn = contextlib.nullcontext() if binding is None else turns.turn(f"{kind} of '{self.name}'")
-        with turn, heartbeat.current().call(kind, is_common), epochs.released_after(), exits:
+        only = contextlib.nullcontext() if binding is None else one_thread.during(f"{kind} of '{self.name}'")
+        with only, heartbeat.current().call(kind, is_common), epochs.released_after(), exits:
             if binding is None:
                 with alone(self):
                     return original(*call.args, **call.kwargs)
@@ -145,8 +145,8 @@ def batch_together(original):
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
         batch = tuple(call.arguments[name] for name in ("x", "y", "sample_weight") if name in call.arguments)
-        turn = turns.turn(f"{original.__name__} of '{self.name}'")
-        with turn, heartbeat.current().call(kind), runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
+        only = one_thread.during(f"{original.__name__} of '{self.name}'")
+        with only, heartbeat.current().call(kind), runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
             told(lambda: run.open_batch(batch))
             return told(lambda: original(*call.args, **call.kwargs))
 

@@ -11,9 +11,8 @@ import keras
 import tensorflow as tf
 from keras.callbacks import BackupAndRestore, History, ModelCheckpoint, ProgbarLogger, TensorBoard
 
-from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.agreement import AgreedValueError, exchange
 from keras_par.comm.broadcast import broadcast_variables
-from keras_par.comm.turns import name_of_thread
 from keras_par.plan.fingerprint import first_unequal
 from keras_par.plan.options import Remainder
 from keras_par.seam.feed.arrays import checksum, global_seed
@@ -25,7 +24,7 @@ from keras_par.seam.models.callback import Callback, trait
 from keras_par.seam.models.same_weights import require_same_weights
 from keras_par.seam.step import metrics
 from keras_par.seam.step.metric_states import assign, kept
-from keras_par.seam.together.meeting import meet
+from keras_par.seam.together.one_thread import told_apart
 from keras_par.seam.together.prepare import prepare
 from keras_par.seam.together.writers import require_everywhere, warn_of_other_paths
 from keras_par.sharding import copies
@@ -97,7 +96,8 @@ class Run:
         """
         about, complaint = self._describe(source), source.complaint(self.binding.num_shards)
         rows = None if source.is_sharded else about["rows"]
-        answers = meet(self.communicator, about, complaint, self.model.name, rows)
+        about["model and data of a thread"] = told_apart(self.model.name, lambda: rows)
+        answers = exchange(self.communicator, "kp.run", about, complaint)
         require_equal(self.kind, answers, unequal="batches" if source.is_sharded else None)
         self.logs_each_step = any(answer["logs_each_step"] for answer in answers)
         if not self._started:
@@ -148,10 +148,10 @@ class Run:
 
         In another thread than the main one it costs two all-gathers of a few bytes, to find the others' same call.
         """
-        if name_of_thread() is not None:
-            rows = checksum(batch) if getattr(self.binding.strategy, "auto_shard_dataset", True) else None
-            answers = meet(self.communicator, {"call": self.kind}, None, self.model.name, rows)
-            require_equal(self.kind, answers)
+        is_global = getattr(self.binding.strategy, "auto_shard_dataset", True)
+        if apart := told_apart(self.model.name, lambda: checksum(batch) if is_global else None):
+            about = {"call": self.kind, "model and data of a thread": apart}
+            require_equal(self.kind, exchange(self.communicator, "kp.run", about, None))
         if not self.binding.prepared:
             spec = keras.tree.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), batch)
             prepare(self.model, self.binding, spec, only_predict=self.kind == "predict")
