@@ -286,7 +286,7 @@ def test_a_world_that_begins_anew_leaves_nothing_of_those_before():
     assert account.num_steps_lost == 20 and not account.has_checkpoint
 
 
-def test_the_page_shows_each_world(tmp_path):
+def test_the_page_says_how_much_of_the_time_counted(tmp_path):
     run_folders.describe(tmp_path, 2)
     why = "rank 1 on host node01 vanished <b>together</b>"
     ended = {"num_ranks": 2, "hosts": ["node00", "node01"], "began": run_folders.STARTED, "why": why}
@@ -294,7 +294,7 @@ def test_the_page_shows_each_world(tmp_path):
     counted = {"0": 30.0, "1": 20.0}
     lines = [
         run_folders.event(0, "start", "2 rank(s) started on 2 host(s)"),
-        run_folders.event(50, "world", "2 rank(s)", **ended),
+        run_folders.event(50, "world", f"2 rank(s), until: {why}", **ended),
         run_folders.event(51, "restart", "restart 1 of 3", attempt=1),
         run_folders.event(62, "resume", "from CKP-1_7", attempt=1, steps_lost=5, counted={"0": 30.0, "1": 0.0}),
         run_folders.event(99, "world", "1 rank(s)", attempt=1, **later),
@@ -304,13 +304,7 @@ def test_the_page_shows_each_world(tmp_path):
     run_folders.write_lines(tmp_path / "events.jsonl", lines)
     found = run_folder.read(tmp_path)
     assert dict(head.facts(found))["ETTR"] == "50.0\N{NO-BREAK SPACE}%"
-    text = page.render(found)
-    assert '<section id="worlds">' in text and "&lt;b&gt;together" in text
-    [table] = [part for part in text.split("<section") if part.startswith(' id="worlds"')]
-    cells = [line.partition(">")[2].partition("<")[0] for line in table.splitlines() if "<td" in line]
-    shown = [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in cells]
-    assert shown[:7] == ["1", "2", "node00, node01", "0.0 s", "50.0 s", "30.0 s", "0"]
-    assert shown[8:] == ["2", "1", "node00", "1 min 00 s", "1 min 39 s", "20.0 s", "5", "it finished"]
+    assert "&lt;b&gt;together" in page.render(found)
 
 
 def test_waiting_for_hosts_ends_when_the_user_wants_it(cluster):

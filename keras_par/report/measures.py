@@ -1,11 +1,14 @@
 """The numbers of the page, computed from a run without drawing anything; attempts are added up throughout."""
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_par.base.heartbeat import BUCKETS_PER_OCTAVE, SHORTEST_STEP
+from keras_par.report import fields
+from keras_par.report.lines import UNREADABLE
 from keras_par.report.progress import PHASES, Progress
 from keras_par.report.run_folder import Run
 
@@ -143,6 +146,17 @@ def span(run: Run) -> tuple[float, float]:
         times += [progress.samples[0].time, *(sample.time for sample in progress.last.values())]
     begin = run.started if run.started is not None else min(times, default=0.0)
     return begin, max([begin, *times])
+
+
+def share_that_counts(run: Run) -> float | None:
+    """Of the run's time, the share in which steps were done that counted in the end (ETTR); None if it is not known."""
+    begin, end = span(run)
+    for event in reversed(run.events):
+        if "counted" in event.content:
+            with contextlib.suppress(*UNREADABLE):
+                seconds = sum(map(fields.number, event.content["counted"].values()))
+                return min(seconds / (end - begin), 1.0) if seconds and end > begin else None
+    return None
 
 
 def restart_times(run: Run) -> list[float]:

@@ -1,6 +1,6 @@
 """The sections of the page: each has charts and a table, or says what is missing for them."""
 
-from keras_par.report import bars, many, measures, metric_charts, time_charts, words, worlds
+from keras_par.report import bars, many, measures, metric_charts, time_charts, words
 from keras_par.report.parts import Bar, Section, Table
 from keras_par.report.progress import PHASES
 from keras_par.report.run_folder import Run
@@ -12,9 +12,8 @@ COMMUNICATION_STRETCHES, SHORTEST_STRETCH = 100, 5.0  # seconds
 def sections(run: Run, table: str) -> list[Section]:
     """All sections but the events, in the order of the page; `table` is the name of the file that has all ranks."""
     of_all = many.of_all(run, table)
-    several = [worlds.section(run)] if len(worlds.worlds(run)) > 1 else []
     by_rank = [section(run, of_all) for section in (step_times, phases, ranking)]
-    return [*several, losses(run), *by_rank, communication(run), memory(run)]
+    return [losses(run), *by_rank, communication(run), memory(run)]
 
 
 def losses(run: Run) -> Section:
