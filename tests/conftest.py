@@ -9,7 +9,7 @@ import pytest
 from tests.budget import Budget
 from tests.durations import DURATIONS, Recorder, kind_of, uses_pools
 from tests.ranks.pool import RankPool
-from tests.sweeps import EVERY, LONG_EVERY
+from tests.sweeps import ALONE, EVERY, LONG_EVERY, NONE
 
 RAN, DISTANCES, YARDSTICKS = "keras_par_ran", "keras_par_distances", "keras_par_yardsticks"  # what a worker tells
 BUDGET = "keras_par_budget"
@@ -78,7 +78,9 @@ def pytest_collection_modifyitems(items):
             name = f"{item.path.name}::{item.originalname}"
             is_left = every is EVERY or item.get_closest_marker("long") is not None
             if name in every and is_left and item.get_closest_marker("slow") is None:
-                if seen[name] % every[name]:
+                case = item.name.removeprefix(item.originalname)[1:-1]
+                is_alone = every is LONG_EVERY and case in ALONE.get(name, ())
+                if not is_alone and (every[name] == NONE or seen[name] % every[name]):
                     item.add_marker(mark)
                 seen[name] += 1
 

@@ -14,7 +14,7 @@ import pytest
 from keras_par.seam.page import page
 from keras_par.seam.table.replacements import PATCHES
 from keras_par.seam.table.uses import USES
-from tests.sweeps import EVERY, LONG_EVERY
+from tests.sweeps import ALONE, EVERY, LONG_EVERY
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "keras_par"
@@ -258,6 +258,6 @@ def test_the_state_of_modules_is_listed():
 
 
 def test_sweeps_are_of_tests_that_are_there():
-    for name in {**EVERY, **LONG_EVERY}:
+    for name in {**EVERY, **LONG_EVERY, **ALONE}:
         file, _, function = name.partition("::")
         assert f"def {function}(" in (REPOSITORY / "tests" / file).read_text(), name
