@@ -66,6 +66,8 @@ def test_on_as_many_ranks_it_ends_bit_by_bit_the_same(size, data, whole, ranks, 
 def resumes_from(data: str, epoch: int, step: int | None) -> str:
     """The checkpoint written last before a stop, where one is written at each step but the last, then at the end."""
     num_steps = {"repeated": 4, "py_dataset in parts": 4, "shard": 7, "sampler": 7}.get(data, 5)
+    if (data, epoch) == ("py_dataset in parts", 3):
+        num_steps = 2  # of its 10 batches; Keras ends an epoch with them
     if step is None:
         # Stop comes after RankCheckpoint, so that the epoch's end has been written.
         return f"CKP-{epoch}_{num_steps}"
