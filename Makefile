@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo docs durations test test-fast test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup clean
+.PHONY: branches demo docs durations test test-fast test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup clean
 
 setup: $(VENV)/ready
 
@@ -52,8 +52,8 @@ WORKERS ?= 2
 PYTEST := python -m pytest --numprocesses $(WORKERS)
 # TensorFlow's optimizer of graphs takes a seventh of the time of pools: they do without it here, not in `make test-long`.
 test: export KERAS_PAR_TEST_GRAPPLER := 0
-# Trainings in plain Keras that the tests may last as long as; some 1,700 at the last look.
-BUDGET ?= 2300
+# Trainings in plain Keras that the tests may last as long as; some 700 at the last look.
+BUDGET ?= 1000
 test: check browser
 	$(PYTEST) --budget $(BUDGET) -m "not long and not slow and not cluster and not gpu"
 
@@ -86,6 +86,14 @@ durations: setup
 	mkdir -p build && rm -f $(DURATIONS)
 	KERAS_PAR_TEST_DURATIONS=$(DURATIONS) $(MAKE) test test-long test-cluster
 	python -m tests.durations $(DURATIONS)
+
+# Which branches of keras_par each of them takes, on all ranks, for `tests/sweeps.py`. Takes half as long again.
+BRANCHES := $(abspath build/branches)
+branches: setup
+	rm -rf $(BRANCHES) $(DURATIONS) && mkdir -p $(BRANCHES)
+	KERAS_PAR_TEST_BRANCHES=$(BRANCHES) COVERAGE_PROCESS_START=$(abspath tests/branches.ini) \
+	KERAS_PAR_TEST_DURATIONS=$(DURATIONS) $(MAKE) --keep-going test test-long BUDGET=10000
+	python -m tests.branches $(BRANCHES) $(DURATIONS)
 
 test-all: check browser
 	$(PYTEST) --dist worksteal -m "not cluster and not gpu"

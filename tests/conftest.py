@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.branches import note_test
 from tests.budget import Budget
 from tests.durations import DURATIONS, Recorder, kind_of, uses_pools
 from tests.ranks.pool import RankPool
@@ -46,6 +47,11 @@ def pool(kind: str, size: int) -> RankPool:
     if (kind, size) not in _pools:
         _pools[kind, size] = RankPool(size, kind)
     return _pools[kind, size]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    note_test(item.nodeid)
 
 
 def pytest_runtest_teardown(item):

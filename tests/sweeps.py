@@ -64,7 +64,7 @@ EVERY = {
     "test_model_files.py::test_what_is_beside_it_and_in_it_stays": NONE,
     "test_model_files.py::test_what_ranks_save_at_once_is_whole_and_the_right_one": NONE,
     "test_model_parallel.py::test_a_mesh_ends_where_one_process_ends": 25,
-    "test_model_parallel.py::test_every_way_of_training_ends_where_one_process_ends": 2,
+    "test_model_parallel.py::test_every_way_of_training_ends_where_one_process_ends": 4,
     "test_one_process.py::test_what_drawing_has_found": NONE,
     "test_ops.py::test_losses_across_the_batch_end_where_one_process_ends": 2,
     "test_optima.py::test_an_mlp_is_divided_as_the_closed_forms_say": 12,

@@ -16,8 +16,8 @@ KINDS = {name: "batch" if name in tasks.ACROSS else "rows" for name in tasks.LOS
 @pytest.mark.parametrize(
     ("name", "size", "how"),
     [
-        ("each", 2, {}),
-        ("each", 3, {"run_eagerly": True}),
+        pytest.param("each", 2, {}, marks=pytest.mark.long),
+        pytest.param("each", 3, {"run_eagerly": True}, marks=pytest.mark.long),
         pytest.param("each", 3, {"steps_per_execution": 2}, marks=pytest.mark.long),
         *((name, 2, {}) for name in ("rmse", "sum", "circle", "outputs: two", *ADDED)),
         *((name, 3, {}) for name in ("sum", "added: each row", "step: sum")),

@@ -1,9 +1,11 @@
-"""A run that takes longer than its budget fails, and says so; one without a budget or a yardstick does not."""
+"""A run that takes longer than its budget fails, and says so; few tests that take all branches are found."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
+from tests import branches
 from tests.budget import Budget
 
 
@@ -25,3 +27,10 @@ def test_a_yardstick_is_timed_once_in_a_while():
     budget.time(pool)
     budget.time(pool)
     assert budget.yardsticks == [0.5]
+
+
+def test_few_tests_that_take_all_branches_are_found():
+    taken = {"a": {1, 2, 3}, "b": {3, 4}, "c": {4}, "d": {1}, "never timed": {5}}
+    assert branches.enough(taken, Counter(a=1, b=5, c=1, d=1)) == ["a", "c"]
+    assert branches.test_of("a file (call)|tests/test_x.py::test[of (this)]") == "tests/test_x.py::test[of (this)]"
+    assert branches.test_of("tests/test_x.py::test[of (this)] (setup)") == "tests/test_x.py::test[of (this)]"

@@ -16,10 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tests.branches import MEASURED
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
 TASK_SECONDS = 150
 RENEWED_AFTER = 200  # tasks, of each of which TensorFlow keeps graphs and memory
+TEST = "PYTEST_CURRENT_TEST"  # pytest's
 HANGS = "did not return on all"  # how an error begins
 CYCLE_TIME = "1"  # milliseconds, Horovod's default; ranks of a pool are stopped where they would pause
 # Of programs that use what `tests/lean` takes away.
@@ -99,6 +102,7 @@ class RankPool:
         address = str(self._folder / f"{time.monotonic_ns()}.socket")
         launcher = mpirun(self.size) if self.kind == "ranks" else []
         variables = {"KERAS_PAR_TEST_KEY": key, "HOROVOD_CYCLE_TIME": CYCLE_TIME}
+        variables |= {MEASURED: ""} if self.kind == "plain" else {}
         with Listener(address, "AF_UNIX", authkey=key.encode()) as listener, self._log.open("ab") as log:
             self._job = subprocess.Popen(
                 [*launcher, sys.executable, "-m", "tests.ranks.worker", self.kind, address],
@@ -149,7 +153,7 @@ class RankPool:
         self._signal(signal.SIGCONT)
         self._begun = Begun(self, task, time.monotonic() + seconds, seconds)
         for connection in self._connections:
-            connection.send((task.__module__, task.__name__, arguments))
+            connection.send((task.__module__, task.__name__, arguments, os.environ.get(TEST, "")))
         return self._begun
 
     def _collect(self, begun: "Begun") -> list[Any]:

@@ -10,6 +10,8 @@ import sys
 import traceback
 from multiprocessing.connection import Client
 
+from tests.branches import note_test
+
 
 def main() -> None:
     kind, address = sys.argv[1:]
@@ -31,7 +33,8 @@ def main() -> None:
     with Client(address, "AF_UNIX", authkey=os.environ["KERAS_PAR_TEST_KEY"].encode()) as parent:
         parent.send((rank, size, os.getpid()))
         while (request := parent.recv()) is not None:
-            module, name, arguments = request
+            module, name, arguments, test = request
+            note_test(test)
             keras.distribution.set_distribution(None)
             keras.utils.clear_session(free_memory=False)
             keras.config.set_dtype_policy("float32")
