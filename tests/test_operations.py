@@ -21,6 +21,16 @@ def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(in_tur
         assert result["sent"] > 0.75 * num_calls  # most of them
 
 
+@pytest.mark.long
+def test_operations_with_a_rule_give_what_they_give_with_whole_tensors(ranks):
+    """Also along other dims, and along all."""
+    results = ranks(2).run(operation_tasks.differences, in_turns=True, with_rule=True)
+    assert [result["size"] for result in results] == [2, 2]
+    for result in results:
+        assert result["differ"] == {}
+        assert result["tried"] > 300 and result["compared"] > 1.7 * result["tried"]
+
+
 @pytest.mark.parametrize(("num_rows", "dtype"), [(3, "float32"), (3, "float16"), (0, "float32")])
 def test_picking_a_label_s_logit_has_the_gradients_of_tensorflow_s_gather(num_rows, dtype, ranks):
     """The first and the second ones, of any number of rows, without a sum over segments."""

@@ -116,6 +116,11 @@ def along_whole(original, x, axis=-1, **options):
     return compute(lambda local: original(local, axis=axis, **options), [x], [dims], dims, undivided=dims_of(x, axis))
 
 
+def along_whole_or_all(original, x, axis=None, **options):
+    """`along_whole` of functions that flatten or take all dims where they are given none."""
+    return along_whole(original, x, axis, **options)
+
+
 def softmax(original, x, axis=-1):
     """Costs two all-reduces of one number a line if the dim is divided."""
     if num_parts(x, dims_of(x, axis)) == 1:

@@ -82,6 +82,8 @@ def reshape(original, x, newshape):
 
 def concatenate(original, xs, axis=0):
     """Along a dim that is not divided; else the tensors are whole."""
+    if isinstance(xs, ShardedTensor):
+        return original(xs.whole(), axis)
     rank = len(xs[0].shape)
     dim = axis % rank
     names = [tuple("joined" if other == dim else other for other in range(rank))] * len(xs)
@@ -90,6 +92,8 @@ def concatenate(original, xs, axis=0):
 
 def stack(original, x, axis=0):
     """The new dim is not divided."""
+    if isinstance(x, ShardedTensor):
+        return original(x.whole(), axis)
     names = tuple(range(len(x[0].shape)))
     dim = axis % (len(names) + 1)
     result = (*names[:dim], "stacked", *names[dim:])

@@ -19,7 +19,8 @@ NN = """
     soft_shrink softplus softsign squareplus tanh tanh_shrink threshold
 """
 MATH = "rsqrt erf erfc erfinv"
-WHOLE_LINES = "cumsum cumprod flip sort argsort"
+WHOLE_LINES = "sort argsort"
+WHOLE_LINES_OR_ALL = "cumsum cumprod flip"
 REDUCED_WHOLE = "max min amax amin prod all any argmin median"
 
 RULES: dict[str, Callable] = {
@@ -67,4 +68,5 @@ RULES |= {f"numpy.{name}": elementwise.elementwise for name in NUMPY.split()}
 RULES |= {f"nn.{name}": elementwise.elementwise for name in NN.split()}
 RULES |= {f"math.{name}": elementwise.elementwise for name in MATH.split()}
 RULES |= {f"numpy.{name}": reductions.along_whole for name in WHOLE_LINES.split()}
+RULES |= {f"numpy.{name}": reductions.along_whole_or_all for name in WHOLE_LINES_OR_ALL.split()}
 RULES |= {f"numpy.{name}": reductions.reduced_whole for name in REDUCED_WHOLE.split()}
