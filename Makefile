@@ -69,12 +69,12 @@ test-long: setup browser
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env env PATH="$$PATH")
 CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client slurm-wlm munge
 CLUSTER_TESTS ?= cluster and not slow
-# No other file is read: five processes would import TensorFlow and all tests first.
+# No other file is read: three processes would import TensorFlow and all tests first.
 CLUSTER_FILES = $(shell grep --recursive --files-with-matches --include="test_*.py" mark.cluster tests)
 test-cluster: setup
 	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { $(SUDO) apt-get update -qq && $(SUDO) $(CLUSTER); } > /dev/null 2>&1 || \
 	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
-	$(SUDO) $(BIN)/python -m pytest --numprocesses 5 --dist loadfile -m "$(CLUSTER_TESTS)" $(CLUSTER_FILES)
+	$(SUDO) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "$(CLUSTER_TESTS)" $(CLUSTER_FILES)
 
 # What one GPU can show: fails without one. TensorFlow needs NVIDIA's libraries: pip install "tensorflow[and-cuda]".
 test-gpu: setup
