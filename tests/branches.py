@@ -86,4 +86,7 @@ if __name__ == "__main__":
     for line in Path(sys.argv[2]).read_text().splitlines():
         test, _, _, spent = json.loads(line)
         durations[test] += spent
-    show(read(Path(sys.argv[1])), durations)
+    measured = read(Path(sys.argv[1]))
+    if not measured:
+        sys.exit(f"Nothing was measured: there is no file in '{sys.argv[1]}'.")
+    show(measured, durations)

@@ -73,7 +73,7 @@ def pytest_sessionfinish(session):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Marks what is fast, what `sweeps` leaves to `make test-long`, and what that leaves to `make test-all`."""
     for item in items:
         if kind_of(item) == "pure" or item.path.name == "test_exactness.py":
@@ -89,6 +89,16 @@ def pytest_collection_modifyitems(items):
                 if not is_alone and (every[name] == NONE or seen[name] % every[name]):
                     item.add_marker(mark)
                 seen[name] += 1
+    names = {item.name for item in items}
+    functions = {f"{item.path.name}::{item.originalname}" for item in items}
+    gone = [
+        f"{name}[{case}]"
+        for name, cases in ALONE.items()
+        for case in cases
+        if name in functions and f"{name.partition('::')[2]}[{case}]" not in names
+    ]
+    if gone and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"tests/sweeps.py: ALONE has cases that are not there any more: {gone}")
 
 
 def pytest_addoption(parser):

@@ -151,6 +151,7 @@ LONG_EVERY = {
     "test_exactness.py::test_ranks_end_where_one_process_ends": 21,
     "test_examples_layouts.py::test_scripts_written_for_jax": NONE,
     "test_examples_layouts.py::test_the_quickstart_divides_as_it_says": 5,
+    "test_found_plans.py::test_some_plans_that_are_found_end_where_one_process_ends": NONE,
     "test_fault_campaign.py::test_a_training_with_a_fault_ends_names_it_and_leaves_nothing": 2,
     "test_following.py::test_what_follows_is_divided_and_trains_as_one_process": 3,
     "test_gpu_bits.py::test_bits_of_ranks_do_not_part_them": 7,

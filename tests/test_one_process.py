@@ -19,7 +19,7 @@ PAIRS = covering(AXES, 2, UNFIT)
 # XLA compiles a step on each rank, which takes 4 ranks of 2 cores long.
 QUICK = [row for row in PAIRS if row["execution"] != "XLA" or trainings.num_ranks(row) <= 2]
 EACH = fewest(sorted(QUICK, key=trainings.num_ranks), lambda row: set(row.items()))
-MANY_VALUES = ("model", "optimizer")
+MANY_VALUES = ("model", "optimizer", "input")
 WITH_EACH_STRATEGY = fewest(
     PAIRS, lambda row: {(row["strategy"], axis, row[axis]) for axis in AXES if axis not in MANY_VALUES}
 )

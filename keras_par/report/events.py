@@ -34,12 +34,18 @@ def tone(event: Event) -> str:
     return "bad" if event.kind == "end" and event.status else TONES.get(event.kind, "note")
 
 
+def shown(run: Run) -> list[Event]:
+    """What happened; how a world ended is of interest only where there were several."""
+    several = sum(event.kind == "world" for event in run.events) > 1
+    return [event for event in run.events if several or event.kind != "world"]
+
+
 def timeline(run: Run) -> Chart:
     """Every event over time, one row for each kind; attempts are shaded in turn."""
     begin, end = measures.span(run)
     unit, divisor = words.time_unit(end - begin)
-    kinds = list(dict.fromkeys(event.kind for event in run.events))[:MOST_KINDS]
-    tones = {event.kind: tone(event) for event in run.events}
+    kinds = list(dict.fromkeys(event.kind for event in shown(run)))[:MOST_KINDS]
+    tones = {event.kind: tone(event) for event in shown(run)}
     borders = [begin, *measures.restart_times(run), end]
 
     def paint(axes: Axes) -> None:
@@ -47,7 +53,7 @@ def timeline(run: Run) -> Chart:
             shade = 0.16 if number % 2 == 0 else 0.05
             axes.axvspan((start - begin) / divisor, (stop - begin) / divisor, color=colour("faint"), alpha=shade, lw=0)
         for row, kind in enumerate(kinds):
-            times = sorted({round((event.time - begin) / divisor, 3) for event in run.events if event.kind == kind})
+            times = sorted({round((event.time - begin) / divisor, 3) for event in shown(run) if event.kind == kind})
             mark = MARKS.get(kind, "o")
             axes.plot(times, [row] * len(times), mark, color=colour(tones[kind]), markersize=9, linestyle="none")
         axes.set_yticks(range(len(kinds)), [kind[:20] for kind in kinds])
@@ -62,7 +68,7 @@ def timeline(run: Run) -> Chart:
 def rows(run: Run) -> list[EventRow]:
     """The rows of the table of events; of very many, the warnings and then the oldest are left out."""
     begin, _ = measures.span(run)
-    events = run.events
+    events = shown(run)
     if len(events) > MOST_EVENTS:
         events = [event for event in events if event.kind != "warning"][-MOST_EVENTS:]
     return [row(event, begin) for event in events]

@@ -28,7 +28,7 @@ def render(run: Run, table: str = "ranks.csv") -> str:
         cards=head.cards(run),
         sections=sections(run, table),
         events=events.rows(run),
-        num_events=len(run.events),
-        timeline=events.timeline(run) if run.events else None,
+        num_events=len(events.shown(run)),
+        timeline=events.timeline(run) if events.shown(run) else None,
         notes=run.notes,
     )

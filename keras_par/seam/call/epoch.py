@@ -98,7 +98,7 @@ class ShardedEpochIterator(TFEpochIterator):
             self._num_batches = position.num_batches
         if self.steps_per_epoch:
             self._current_iterator = iter(self._get_iterator())
-            if position.skip and position.skip == self._num_batches:
+            if self._num_batches and position.skip >= self._num_batches:
                 next(self._current_iterator, None)  # draws the order of which nothing is left, before the next one's
             self._steps_seen = position.skip - step
             self._order = position.order

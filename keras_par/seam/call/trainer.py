@@ -59,7 +59,8 @@ def together(original):
             call.arguments["callbacks"] = with_our_own(self, call.arguments["callbacks"], binding is not None)
             exits = memories.told_of_exit(listed(call.arguments["callbacks"]))
         is_common = binding is not None or bindings.is_alone()
-        only = contextlib.nullcontext() if binding is None else one_thread.during(f"{kind} of '{self.name}'")
+        what = f"{kind} of '{self.name}'"
+        only = contextlib.nullcontext() if binding is None else told(lambda: one_thread.during(what))
         with only, heartbeat.current().call(kind, is_common), epochs.released_after(), exits:
             if binding is None:
                 with alone(self):
@@ -145,7 +146,7 @@ def batch_together(original):
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
         batch = tuple(call.arguments[name] for name in ("x", "y", "sample_weight") if name in call.arguments)
-        only = one_thread.during(f"{original.__name__} of '{self.name}'")
+        only = told(lambda: one_thread.during(f"{original.__name__} of '{self.name}'"))
         with only, heartbeat.current().call(kind), runs.Run(self, binding, kind, {}, logs_each_step=True) as run:
             told(lambda: run.open_batch(batch))
             return told(lambda: original(*call.args, **call.kwargs))

@@ -12,22 +12,25 @@ class OneThread:
         self._lock = threading.RLock()
         self._call = self._thread = ""
 
-    @contextlib.contextmanager
-    def during(self, call: str) -> Iterator[None]:
-        """Around a call that all ranks make, within which its callbacks may make others.
+    def during(self, call: str) -> contextlib.AbstractContextManager:
+        """To be used around a call that all ranks make, within which its callbacks may make others.
 
         Raises:
             RuntimeError: another thread's call is under way.
         """
-        own = threading.current_thread().name
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(
-                f"keras-par: {call} in thread '{own}' cannot begin while {self._call} is under way in thread "
-                f"'{self._thread}', as ranks make one call at a time: let one thread make them one after another."
+                f"keras-par: {call} in thread '{threading.current_thread().name}' cannot begin while {self._call} is "
+                f"under way in thread '{self._thread}', as ranks make one call at a time: let one thread make them one "
+                "after another."
             )
+        return self._held(call)
+
+    @contextlib.contextmanager
+    def _held(self, call: str) -> Iterator[None]:
         before = self._call, self._thread
-        self._call, self._thread = call, own
         try:
+            self._call, self._thread = call, threading.current_thread().name
             yield
         finally:
             self._call, self._thread = before

@@ -146,7 +146,7 @@ class Run:
     def open_batch(self, batch) -> None:
         """Prepares the model before its first `*_on_batch`, whose `batch` is global.
 
-        In another thread than the main one it costs two all-gathers of a few bytes, to find the others' same call.
+        In another thread than the main one it costs two all-gathers of a few bytes, to see that all make the same.
         """
         is_global = getattr(self.binding.strategy, "auto_shard_dataset", True)
         if apart := told_apart(self.model.name, lambda: checksum(batch) if is_global else None):
@@ -262,7 +262,7 @@ class Opened:
     end: End
 
 
-NEED_NOT_BE_EQUAL = ("turn", "may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows", "torch")
+NEED_NOT_BE_EQUAL = ("may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows", "torch")
 
 
 def say_what_is_odd(source: Source, counts: list[int | None], num_ranks: int) -> None:

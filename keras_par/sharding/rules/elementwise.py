@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_par.sharding.compute import Labels, compute
@@ -11,7 +10,8 @@ from keras_par.sharding.compute import Labels, compute
 def elementwise(original, *args, **kwargs):
     """Shards stay shards; tensors that are alike on all ranks give the elements that belong to them."""
     names = list(kwargs)
-    values = [np.asarray(value) if isinstance(value, (list, tuple)) else value for value in (*args, *kwargs.values())]
+    values = [*args, *kwargs.values()]
+    values = [tf.convert_to_tensor(value) if isinstance(value, (list, tuple)) else value for value in values]
     places = [i for i, value in enumerate(values) if is_operand(value)]
     operands = [values[i] for i in places]
 

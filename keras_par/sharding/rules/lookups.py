@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_par.sharding.collectives import total
 from keras_par.sharding.compute import compute
+from keras_par.sharding.rules.dims import dim_of
 from keras_par.sharding.tensor import ShardedTensor, whole
 
 
@@ -14,7 +15,7 @@ def take(original, x, indices, axis=None):
     indices = whole(indices)
     if not isinstance(x, ShardedTensor) or axis is None or not isinstance(indices, tf.Tensor):
         return original(whole(x), indices, axis)
-    dim = axis % x.ndim
+    dim = dim_of(axis, x.ndim)
     rank = indices.shape.rank
     names = tuple(range(x.ndim))
     result = (*names[:dim], *[f"i{i}" for i in range(rank)], *names[dim + 1 :])

@@ -7,13 +7,14 @@ import tensorflow as tf
 
 from keras_par.sharding.compute import compute
 from keras_par.sharding.names import unique
+from keras_par.sharding.rules.dims import dim_of
 from keras_par.sharding.tensor import ShardedTensor
 
 
 def dims_of(x, axis) -> list[int]:
     """The dims that an argument `axis` means."""
     given = range(x.ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else [axis]
-    return sorted(dim % x.ndim for dim in given)
+    return sorted(dim_of(dim, x.ndim) for dim in given)
 
 
 def num_parts(x: ShardedTensor, dims: list[int]) -> int:
@@ -122,11 +123,14 @@ def along_whole_or_all(original, x, axis=None, **options):
 
 
 def softmax(original, x, axis=-1):
-    """Costs two all-reduces of one number a line if the dim is divided."""
+    """Costs two all-reduces of one number a line if the dim is divided. Losses find the logits on it, as Keras's do."""
     if num_parts(x, dims_of(x, axis)) == 1:
-        return x.with_local(original(x.local, axis=axis))
-    powers = keras.ops.exp(x - largest(x, dims_of(x, axis)))
-    return powers / keras.ops.sum(powers, axis=axis, keepdims=True)
+        found = x.with_local(original(x.local, axis=axis))
+    else:
+        powers = keras.ops.exp(x - largest(x, dims_of(x, axis)))
+        found = powers / keras.ops.sum(powers, axis=axis, keepdims=True)
+    found._keras_logits = x if isinstance(found, ShardedTensor) else x.whole()
+    return found
 
 
 def log_softmax(original, x, axis=-1):

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_par.plan.reshaping import reshaped
 from keras_par.sharding.compute import compute
+from keras_par.sharding.rules.dims import dim_of
 from keras_par.sharding.tensor import ShardedTensor, whole
 
 
@@ -26,7 +27,7 @@ def convert_to_tensor(original, x, dtype=None, sparse=None, ragged=None):
 
 def transpose(original, x, axes=None):
     """The dims take their divisions along."""
-    order = list(reversed(range(x.ndim))) if axes is None else [dim % x.ndim for dim in axes]
+    order = list(reversed(range(x.ndim))) if axes is None else [dim_of(dim, x.ndim) for dim in axes]
     return compute(lambda local: original(local, axes=order), [x], [range(x.ndim)], order)
 
 
@@ -40,7 +41,7 @@ def swapaxes(original, x, axis1, axis2):
 def moveaxis(original, x, source, destination):
     """The dims take their divisions along."""
     sources, destinations = ([v] if isinstance(v, int) else list(v) for v in (source, destination))
-    moved = {to % x.ndim: dim % x.ndim for dim, to in zip(sources, destinations, strict=True)}
+    moved = {dim_of(to, x.ndim): dim_of(dim, x.ndim) for dim, to in zip(sources, destinations, strict=True)}
     rest = iter(dim for dim in range(x.ndim) if dim not in moved.values())
     order = [moved[dim] if dim in moved else next(rest) for dim in range(x.ndim)]
     return compute(lambda local: original(local, source, destination), [x], [range(x.ndim)], order)
@@ -50,7 +51,7 @@ def expand_dims(original, x, axis):
     """New dims are not divided."""
     names: list = list(range(x.ndim))
     given = [axis] if isinstance(axis, int) else list(axis)
-    for dim in sorted(dim % (x.ndim + len(given)) for dim in given):
+    for dim in sorted(dim_of(dim, x.ndim + len(given)) for dim in given):
         names.insert(dim, None)
     return compute(lambda local: original(local, axis), [x], [range(x.ndim)], names)
 
@@ -59,7 +60,7 @@ def squeeze(original, x, axis=None):
     """Dims of one element cannot be divided."""
     sizes = x.shape.as_list()
     given = [dim for dim, size in enumerate(sizes) if size == 1] if axis is None else axis
-    gone = {dim % x.ndim for dim in ([given] if isinstance(given, int) else given)}
+    gone = {dim_of(dim, x.ndim) for dim in ([given] if isinstance(given, int) else given)}
     if any(sizes[dim] != 1 for dim in gone):
         return original(x.whole(), axis)
     kept = [dim for dim in range(x.ndim) if dim not in gone]
@@ -85,7 +86,7 @@ def concatenate(original, xs, axis=0):
     if isinstance(xs, ShardedTensor):
         return original(xs.whole(), axis)
     rank = len(xs[0].shape)
-    dim = axis % rank
+    dim = dim_of(axis, rank)
     names = [tuple("joined" if other == dim else other for other in range(rank))] * len(xs)
     return compute(lambda *local: original(list(local), axis=axis), xs, names, names[0], undivided=["joined"])
 
@@ -95,7 +96,7 @@ def stack(original, x, axis=0):
     if isinstance(x, ShardedTensor):
         return original(x.whole(), axis)
     names = tuple(range(len(x[0].shape)))
-    dim = axis % (len(names) + 1)
+    dim = dim_of(axis, len(names) + 1)
     result = (*names[:dim], "stacked", *names[dim:])
     return compute(lambda *local: original(list(local), axis=axis), x, [names] * len(x), result)
 
