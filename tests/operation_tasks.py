@@ -78,6 +78,7 @@ CALLS: dict[str, Callable[[Callable, Any], Any]] = {
     "numpy.expand_dims": lambda f, x: f(x, (-1, 0)),
     "numpy.moveaxis": lambda f, x: f(image(x), (0, -1), (2, 0)),
     "numpy.split": lambda f, x: f(x, [1, 3], -1),
+    "numpy.subtract": lambda f, x: [f(x, 0.5), 1 - x, 2 / x, X - x, X @ x, x @ X, 2**x, x // 0.3, 1 % x, x >= 0.5, -x],
     "numpy.swapaxes": lambda f, x: f(image(x), 1, -1),
     "numpy.transpose": lambda f, x: f(image(x), (3, 0, 2, 1)),
     "numpy.squeeze": lambda f, x: f(image(x), 0),
