@@ -44,8 +44,9 @@ def timeline(run: Run) -> Chart:
     """Every event over time, one row for each kind; attempts are shaded in turn."""
     begin, end = measures.span(run)
     unit, divisor = words.time_unit(end - begin)
-    kinds = list(dict.fromkeys(event.kind for event in shown(run)))[:MOST_KINDS]
-    tones = {event.kind: tone(event) for event in shown(run)}
+    happened = shown(run)
+    kinds = list(dict.fromkeys(event.kind for event in happened))[:MOST_KINDS]
+    tones = {event.kind: tone(event) for event in happened}
     borders = [begin, *measures.restart_times(run), end]
 
     def paint(axes: Axes) -> None:
@@ -53,7 +54,7 @@ def timeline(run: Run) -> Chart:
             shade = 0.16 if number % 2 == 0 else 0.05
             axes.axvspan((start - begin) / divisor, (stop - begin) / divisor, color=colour("faint"), alpha=shade, lw=0)
         for row, kind in enumerate(kinds):
-            times = sorted({round((event.time - begin) / divisor, 3) for event in shown(run) if event.kind == kind})
+            times = sorted({round((event.time - begin) / divisor, 3) for event in happened if event.kind == kind})
             mark = MARKS.get(kind, "o")
             axes.plot(times, [row] * len(times), mark, color=colour(tones[kind]), markersize=9, linestyle="none")
         axes.set_yticks(range(len(kinds)), [kind[:20] for kind in kinds])
