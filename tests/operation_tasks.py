@@ -61,11 +61,12 @@ CALLS: dict[str, Callable[[Callable, Any], Any]] = {
     "nn.depthwise_conv": lambda f, x: f(image(x), tf.ones([2, 2, 4, 1])),
     "nn.dot_product_attention": lambda f, x: f(image(x), image(X), image(X)),
     "nn.max_pool": lambda f, x: f(image(x), 2),
-    "nn.moments": lambda f, x: f(x, [1]),
+    "nn.moments": lambda f, x: [f(x, [1]), f(keras.ops.cast(1000 * x, "float16"), [1])],
     "nn.sparse_categorical_crossentropy": lambda f, x: [
         f(tf.constant([0, 3, 2, 1]), x, from_logits=True),
         f(tf.constant([0, 3, 2, 1]), keras.ops.softmax(x * 60)),
     ],
+    "numpy.argmax": lambda f, x: [f(x, -1), f(0 * x * [-1.0, -1.0, 1.0, 1.0], -1)],  # of zeros with a sign
     "numpy.bitwise_and": lambda f, x: f(keras.ops.cast(x * 10, "int32"), WHOLE_NUMBERS),
     "numpy.bitwise_invert": lambda f, x: f(keras.ops.cast(x * 10, "int32")),
     "numpy.bitwise_left_shift": lambda f, x: f(WHOLE_NUMBERS, keras.ops.cast(x * 10, "int32")),
@@ -184,10 +185,23 @@ def in_function(name: str, function: Callable, x: Any) -> list:
     return tf.function(traced, autograph=False)()
 
 
+def gradient(name: str, function: Callable, x: Any) -> list:
+    """Of a weighted sum of all numbers that `call` gives; of a sharded tensor its shards, put together."""
+    own = getattr(x, "local", x)
+    with tf.GradientTape() as tape:
+        tape.watch(own)
+        found = [each for each in call(name, function, x) if tf.is_tensor(each) and each.dtype.is_floating]
+        flat = [tf.reshape(tf.cast(each, "float64"), [-1]) for each in found]
+        loss = sum(tf.reduce_sum(each * tf.cos(tf.range(1.0, tf.size(each) + 1, dtype="float64"))) for each in flat)
+    slope = tape.gradient(loss, own, unconnected_gradients="zero") if found else tf.zeros_like(own)
+    slope = tf.convert_to_tensor(slope)  # some are slices
+    return results(slope if own is x else x.with_local(slope))
+
+
 def differences(in_turns: bool, with_rule: bool = False, axes: tuple = (None, "model")) -> dict[str, Any]:
     """What functions give otherwise with a sharded tensor or variable than with a whole one; how many were tried.
 
-    Each with both, in a graph and without, or in turns one of them in a graph.
+    Each with both, in a graph and without, or in turns one of them in a graph. And its gradient by a tensor.
     """
     import keras_par as kp
     from keras_par.comm import world
@@ -202,7 +216,7 @@ def differences(in_turns: bool, with_rule: bool = False, axes: tuple = (None, "m
     undivided = keras.Variable(X)
     tensor = divide(X, axes, rank_mesh(mesh))
     kinds = (("tensor", tensor, X), ("variable", variable, undivided))
-    found, num_tried, num_compared, num_sent, failed = {}, 0, 0, 0, set()
+    found, num_tried, num_compared, num_sent, num_derived, failed = {}, 0, 0, 0, 0, set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number, (name, function) in enumerate(functions(with_rule)):
@@ -224,9 +238,14 @@ def differences(in_turns: bool, with_rule: bool = False, axes: tuple = (None, "m
                 failed |= {what} if isinstance(expected, str) else set()
                 if not alike(given, expected) and not alike(given, outcome(run, name, function, X)):
                     found[what] = str(given)[:200], str(expected)[:200]
+            expected, given = (outcome(gradient, name, function, each) for each in (tf.identity(X), tensor))
+            if isinstance(expected, list):
+                num_derived += bool(expected[0].any())
+                if not alike(given, expected):
+                    found[f"gradient of {name}"] = str(given)[:200], str(expected)[:200]
             num_tried += 1
-    about = {"tried": num_tried, "compared": num_compared, "sent": num_sent, "failed": sorted(failed)}
-    return {"size": kp.size(), "differ": found, **about}
+    about = {"tried": num_tried, "compared": num_compared, "derived": num_derived, "sent": num_sent}
+    return {"size": kp.size(), "differ": found, "failed": sorted(failed), **about}
 
 
 def outcome(run: Callable, name: str, function: Callable, x: Any) -> list | str:

@@ -8,7 +8,7 @@ from tests import operation_tasks
 @pytest.mark.long
 @pytest.mark.parametrize("in_turns", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(in_turns, ranks):
-    """Of each function two calls in turns, eagerly and in a graph, or all four."""
+    """Of each function two calls in turns, eagerly and in a graph, or all four; and gradients."""
     results = ranks(2).run(operation_tasks.differences, in_turns=in_turns)
     assert [result["size"] for result in results] == [2, 2]
     for result in results:
@@ -19,17 +19,18 @@ def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(in_tur
         assert len(result["failed"]) < num_calls / 13
         assert not [what for what in result["failed"] if what.endswith("a tensor, by call")]
         assert result["sent"] > 0.75 * num_calls  # most of them
+        assert result["derived"] > 95
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("axes", [(None, "model"), pytest.param(("model", None), marks=pytest.mark.slow)])
 def test_operations_with_a_rule_give_what_they_give_with_whole_tensors(axes, ranks):
-    """Also along other dims, and along all."""
+    """Also along other dims, and along all; and gradients."""
     results = ranks(2).run(operation_tasks.differences, in_turns=True, with_rule=True, axes=axes)
     assert [result["size"] for result in results] == [2, 2]
     for result in results:
         assert result["differ"] == {}
-        assert result["tried"] > 330 and result["compared"] > 500
+        assert result["tried"] > 330 and result["compared"] > 500 and result["derived"] > 190
 
 
 @pytest.mark.parametrize(("num_rows", "dtype"), [(3, "float32"), (3, "float16"), (0, "float32")])

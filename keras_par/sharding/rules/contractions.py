@@ -3,6 +3,7 @@
 import keras
 
 from keras_par.sharding.compute import compute
+from keras_par.sharding.rules.dims import dim_of
 from keras_par.sharding.rules.elementwise import broadcast_labels
 from keras_par.sharding.tensor import whole
 
@@ -98,7 +99,7 @@ def pool(original, inputs, pool_size, strides=None, padding="valid", data_format
 def batch_normalization(original, x, mean, variance, axis, offset=None, scale=None, epsilon=1e-3):
     """Channels may be divided."""
     names = tuple(range(len(x.shape)))
-    channel = (axis % len(names),)
+    channel = (dim_of(axis, len(names)),)
     per_channel = [() if value is None else channel for value in (mean, variance, offset, scale)]
     return compute(
         lambda x, mean, variance, offset, scale: original(x, mean, variance, axis, offset, scale, epsilon),

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.sharding.collectives import differentiable, split, total
+from keras_par.sharding.rules.dims import dim_of
 from keras_par.sharding.rules.elementwise import elementwise
 from keras_par.sharding.rules.reductions import largest
 from keras_par.sharding.tensor import ShardedTensor, whole
@@ -19,7 +20,7 @@ def logits_of(output, from_logits: bool, axis: int) -> ShardedTensor | None:
     """The logits if they are divided along their last dim and only there."""
     if not from_logits:
         output = getattr(output, "_keras_logits", None)
-    if not isinstance(output, ShardedTensor) or axis % output.ndim != output.ndim - 1:
+    if not isinstance(output, ShardedTensor) or dim_of(axis, output.ndim) != output.ndim - 1:
         return None
     return output if output.axes[-1] is not None and not any(output.axes[:-1]) else None
 
@@ -93,12 +94,17 @@ def binary_crossentropy(original, target, output, from_logits=False):
     return elementwise(lambda target, output: original(target, output, from_logits), target, output)
 
 
-def entropy(logits: ShardedTensor, of_label, weight=1.0) -> tf.Tensor:
-    """log of the sum of powers, times `weight`, minus the label's logit, of which `of_label` gives this rank's part."""
+def entropy(logits: ShardedTensor, of_label, weight=None) -> tf.Tensor:
+    """log of the sum of powers, times `weight`, minus the label's logit, of which `of_label` gives this rank's part.
+
+    The gradient by logits is TensorFlow's, which takes `weight` for 1, as if all targets of a row summed to that.
+    """
     below = logits.local - largest(logits, [logits.ndim - 1])
     parts = tf.stack([tf.reduce_sum(tf.exp(below), -1), of_label(below)])
     powers, picked = tf.unstack(total(parts, logits.group(-1)))
-    return weight * tf.math.log(powers) - picked
+    log = tf.math.log(powers)
+    losses = log - picked
+    return losses if weight is None else losses + (weight - 1) * tf.stop_gradient(log)
 
 
 def whole_with_logits(output):

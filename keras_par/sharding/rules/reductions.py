@@ -71,8 +71,11 @@ def deviation_over(original, x, axis=None, keepdims=False):
 def moments_over(original, x, axes, keepdims=False, synchronized=False):
     """Mean and variance. Costs two small all-reduces if a dim is divided."""
     if num_parts(x, dims_of(x, axes)) > 1:
-        wide = keras.ops.cast(x, "float32") if x.dtype in (tf.float16, tf.bfloat16) else x
+        is_half = x.dtype in (tf.float16, tf.bfloat16)
+        wide = keras.ops.cast(x, "float32") if is_half else x
         both = keras.ops.mean(wide, axes, keepdims), keras.ops.var(wide, axes, keepdims)
+        if is_half:  # as Keras, for both kinds
+            both = tuple(keras.ops.clip(each, tf.float16.min, tf.float16.max) for each in both)
         return tuple(keras.ops.cast(each, x.dtype.name) for each in both)
     mean, variance = original(x.local, axes, keepdims, synchronized)
     names = names_after(x, dims_of(x, axes), keepdims)
@@ -98,11 +101,12 @@ def argmax(original, x, axis=None, keepdims=False):
     if axis is None or num_parts(x, dims) == 1 or x.dtype.is_bool:
         return reduced_whole(original, x, axis, keepdims)
     [dim], group = dims, x.group(dims[0])
-    values = tf.reduce_max(x.local, dim, keepdims=keepdims)
-    places = original(x.local, axis=dim, keepdims=keepdims)
+    places = original(x.local, axis=dim, keepdims=True)
+    values = keras.ops.take_along_axis(x.local, places, dim)
     places += tf.cast(x.local.shape[dim] * group.rank, places.dtype)
-    values, places = (group.all_gather(part[None], unique("argmax")) for part in (values, places))
-    first = tf.one_hot(tf.argmax(values, 0), group.size, axis=0, dtype=places.dtype)
+    own = [part if keepdims else tf.squeeze(part, dim) for part in (values, places)]
+    values, places = (group.all_gather(part[None], unique("argmax")) for part in own)
+    first = tf.one_hot(original(values, axis=0), group.size, axis=0, dtype=places.dtype)
     names = names_after(x, dims, keepdims)
     found = tf.ensure_shape(tf.reduce_sum(places * first, 0), [1 if n is None else x.local.shape[n] for n in names])
     kept = tuple(None if name is None else x.axes[name] for name in names)
