@@ -125,7 +125,7 @@ class Workers:
         node.config.pluginmanager.get_plugin(BUDGET).yardsticks.extend(output.get(YARDSTICKS, []))
 
     def pytest_xdist_make_scheduler(self, config, log):
-        """One process runs the files that use pools, each of which it starts once; others run the rest beside it.
+        """One process runs the files that use pools of several, each of which it starts once; others run the rest.
 
         Ranks poll, so that those of two such processes would keep each other from the cores.
         """

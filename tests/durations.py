@@ -33,9 +33,12 @@ def imports(path: Path) -> frozenset[str]:
 
 @cache
 def uses_pools(path: Path) -> bool:
-    """True if a file's tests or fixtures ask for pools of ranks or of plain Keras."""
-    functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
-    return any(POOLS & {each.arg for each in function.args.args} for function in functions)
+    """True if a file's tests or fixtures ask for plain Keras or for several ranks, which wait for each other."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    asked = {arg.arg for node in nodes if isinstance(node, ast.FunctionDef) for arg in node.args.args}
+    calls = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "ranks")
+    sizes = {ast.unparse(call.args[0]) for call in calls}
+    return "plain" in asked or ("ranks" in asked and sizes != {"1"})
 
 
 def kind_of(item) -> str:
