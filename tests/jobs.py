@@ -8,9 +8,8 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, environment, mpirun, scripts
-
-JOB_SECONDS = 180
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ LAUNCHERS = {
 }
 
 
-def start(launcher: str, size: int, *command: str, seconds: float = JOB_SECONDS, **variables: str) -> Ended:
+def start(launcher: str, size: int, *command: str, seconds: float = PATIENCE, **variables: str) -> Ended:
     """Runs `python command` under a launcher in the repository and waits for its end."""
     result = subprocess.run(
         [*LAUNCHERS[launcher](size), sys.executable, *command],

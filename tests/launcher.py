@@ -9,19 +9,19 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from tests.patience import PATIENCE, comes_to_be
 from tests.ranks.pool import REPOSITORY, environment
 
 MARK = "KERAS_PAR_TEST_JOB"  # a variable that every process of a job inherits
 PROGRAMS = Path(__file__).parent / "programs"
-JOB_SECONDS = 120
-GONE_SECONDS = 3.0  # for processes that were killed to be reaped
+GONE_SECONDS = 20.0  # for processes that were killed to be reaped
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,15 @@ class Job:
         """All processes of the job that run, the launcher among them."""
         return [process for process in psutil.process_iter() if is_marked(process, self.mark)]
 
-    def wait_for(self, path: Path, seconds: float = 60) -> None:
+    def wait_for(self, path: Path) -> None:
         """Returns once a file is there."""
-        deadline = time.monotonic() + seconds
-        while not path.exists():
-            assert time.monotonic() < deadline, f"{path} did not come"
+        self.wait_until(path.exists, str(path))
+
+    def wait_until(self, condition: Callable[[], object], what: str = "that") -> None:
+        """Returns once something is so, while the job runs."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, f"the job did not come to {what}"
             assert self.process.poll() is None, self.process.communicate()
             time.sleep(0.05)
 
@@ -102,7 +106,7 @@ class Job:
         """Sends the launcher a signal."""
         self.process.send_signal(number)
 
-    def wait(self, seconds: float = JOB_SECONDS, leaves_nothing: bool = True) -> Ended:
+    def wait(self, seconds: float = PATIENCE, leaves_nothing: bool = True) -> Ended:
         """How it ends; fails if a process of it is left."""
         try:
             stdout, stderr = self.process.communicate(timeout=seconds)
@@ -117,10 +121,8 @@ class Job:
 
     def require_gone(self, seconds: float = GONE_SECONDS) -> None:
         """Fails, and kills them, if processes of the job are still there after so many seconds."""
-        deadline = time.monotonic() + seconds
-        while (left := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        shown = [(process.pid, command_of(process)) for process in left]
+        comes_to_be(lambda: not self.processes(), seconds)
+        shown = [(process.pid, command_of(process)) for process in self.processes()]
         self.kill()
         assert not shown, f"the job left processes behind: {shown}"
 
@@ -146,7 +148,7 @@ def is_marked(process: psutil.Process, mark: str) -> bool:
         return False
 
 
-def run(*arguments: str, seconds: float = JOB_SECONDS, **variables: str | None) -> Ended:
+def run(*arguments: str, seconds: float = PATIENCE, **variables: str | None) -> Ended:
     """Starts a job and waits for its end."""
     return Job(*arguments, **variables).wait(seconds)
 

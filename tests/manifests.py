@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, environment
 from tests.test_shell_loop import free_port
 
@@ -51,7 +52,7 @@ class Pods:
             for index in range(JOB["spec"]["completions"])
         ]
 
-    def output(self, seconds: float = 120) -> str:
+    def output(self, seconds: float = PATIENCE) -> str:
         """What all have printed, once all have ended."""
         try:
             return "".join(process.communicate(timeout=seconds)[0] for process in self.processes)

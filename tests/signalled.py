@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 
 from keras_par.agent.rank_process import RankProcess
-
-ANSWER_SECONDS = 5
+from tests.patience import PATIENCE
 
 
 def main() -> None:
@@ -36,7 +35,7 @@ def main() -> None:
 
 def said(process: RankProcess) -> str:
     """The program's next line, empty at its end."""
-    if not select.select([process.stdout], [], [], ANSWER_SECONDS)[0]:
+    if not select.select([process.stdout], [], [], PATIENCE)[0]:
         raise SystemExit("the program says nothing")
     line = process.stdout.readline().decode()
     print(line, end="", flush=True)
@@ -45,7 +44,7 @@ def said(process: RankProcess) -> str:
 
 def wait_until_asleep(pid: int) -> None:
     """Returns once the main thread of a process is in `time.sleep`; on its way there a signal would not wake it."""
-    deadline = time.monotonic() + ANSWER_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while "nanosleep" not in Path(f"/proc/{pid}/wchan").read_text():
         if time.monotonic() > deadline:
             raise SystemExit("the program does not sleep")

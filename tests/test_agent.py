@@ -15,9 +15,9 @@ import pytest
 
 from keras_par.agent.wire import Channel, Message
 from tests.launcher import program
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, environment
 
-SECONDS = 20  # for what takes one, on a busy machine
 SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 200))]
 BEGAN = """
 import json, os, signal, sys, time
@@ -52,7 +52,7 @@ class Beside:
     channel: Channel
     said: list[Message] = field(default_factory=list)
 
-    def hear_until(self, kind: str, seconds: float = SECONDS) -> Message:
+    def hear_until(self, kind: str, seconds: float = PATIENCE) -> Message:
         """The content of the next message of a kind; all that was said before it is in `said`."""
         deadline = time.monotonic() + seconds
         while (message := self.channel.receive(deadline - time.monotonic())) is not None:
@@ -94,7 +94,7 @@ def test_it_tells_the_end_of_whatever_program(seed):
         end = agent.hear_until("exit")
         assert end["status"] in (0, 1, 7, -signal.SIGKILL)
         agent.channel.send({"dismiss": {"ends_engine": False, "keeps_memory": False}})
-        assert agent.process.wait(SECONDS) == 0
+        assert agent.process.wait(PATIENCE) == 0
 
 
 def test_a_note_that_was_read_already_is_not_waited_for():
@@ -116,7 +116,7 @@ def test_it_hears_of_the_end_though_nobody_reads_what_its_program_writes():
     with beside(sys.executable, "-c", BEGAN + WRITES) as agent:
         agent.hear_until("output")
         process, memory = psutil.Process(agent.process.pid), []
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while len(memory) < 3 or memory[-1] != memory[-3]:  # it has stopped to read
             assert time.monotonic() < deadline
             memory.append(process.cpu_times().user)
@@ -124,7 +124,7 @@ def test_it_hears_of_the_end_though_nobody_reads_what_its_program_writes():
         assert process.memory_info().rss < 200 * 2**20
         [writer] = process.children()
         agent.channel.send({"kill": True})
-        psutil.wait_procs([writer], timeout=SECONDS)
+        psutil.wait_procs([writer], timeout=PATIENCE)
         assert not writer.is_running()
         assert agent.hear_until("exit")["status"] == -signal.SIGKILL
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from keras_par.base import backend
+from tests.patience import PATIENCE
 from tests.ranks.pool import environment
 
 SENTENCE = "keras-par: Keras runs on the jax backend, but keras-par needs TensorFlow: set KERAS_BACKEND=tensorflow"
@@ -20,7 +21,11 @@ SENTENCE = "keras-par: Keras runs on the jax backend, but keras-par needs Tensor
 )
 def test_jax_gets_the_sentence_that_torch_gets(command):
     done = subprocess.run(
-        [sys.executable, *command], env=environment(KERAS_BACKEND="jax"), capture_output=True, text=True, timeout=120
+        [sys.executable, *command],
+        env=environment(KERAS_BACKEND="jax"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode != 0
     assert SENTENCE in done.stderr.splitlines()[-1]

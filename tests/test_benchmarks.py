@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from keras_par.plan.functions import FLOPS_PER_ELEMENT
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, WITH_EXTRAS, environment
 
 
@@ -19,7 +20,7 @@ def measure(*arguments) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert result.returncode == 0, result.stdout
 

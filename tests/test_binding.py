@@ -48,7 +48,7 @@ def test_without_a_strategy_all_ranks_are_told(ranks):
 @pytest.mark.long
 def test_a_strategy_on_one_rank_only_ends_both(ranks):
     pool = ranks(2)
-    results = pool.attempt(binding_tasks.strategy_on_rank_0, seconds=60)
+    results = pool.attempt(binding_tasks.strategy_on_rank_0)
     pool.restart()  # the job is over
     assert [result.kind for result in results] == ["RuntimeError", "ValueError"]
     assert "rank 1 failed first" in results[0].message

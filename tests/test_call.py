@@ -4,7 +4,6 @@ import glob
 import json
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -14,8 +13,7 @@ import keras_par as kp
 from tests import call_tasks, launcher
 from tests.jobs import write_script
 from tests.launcher import Job
-
-OTHERS_SECONDS = 60  # for the folders of tests that another process runs just now to go
+from tests.patience import PATIENCE, comes_to_be
 
 
 def script(folder: Path, text: str) -> str:
@@ -23,14 +21,12 @@ def script(folder: Path, text: str) -> str:
     return write_script(folder, text)
 
 
-def call(path: str, seconds: float = launcher.JOB_SECONDS, **variables: str) -> launcher.Ended:
+def call(path: str, seconds: float = PATIENCE, **variables: str) -> launcher.Ended:
     """Runs a script in one process, and waits until it and all that it started are gone, also their folder."""
     before = folders()
     ended = Job(path, launcher=(), **variables).wait(seconds)
-    left, deadline = folders() - before, time.monotonic() + OTHERS_SECONDS
-    while (left := left & folders()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not left
+    left = folders() - before  # of this, or of tests that another process runs just now
+    assert comes_to_be(lambda: not left & folders())
     return ended
 
 
@@ -209,7 +205,7 @@ def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(how, tmp_path):
     job = Job(script(tmp_path, INTERRUPTED), tmp_path, *how, launcher=())
     job.wait_until_ready(tmp_path)
     job.signal(signal.SIGINT)
-    ended = job.wait(30)
+    ended = job.wait()
     assert ended.status == 0 and ended.stdout.splitlines() == ["interrupted", "[3, 3]"], ended.stderr
     assert "stopping all ranks after the step under way" in ended.stderr
 
@@ -221,7 +217,7 @@ def test_sigterm_ends_the_caller_once_the_ranks_are_gone(tmp_path):
     [folder] = {Path(word).parent for word in words if "/.keras-par-" in word}
     assert folder.is_dir()
     job.signal(signal.SIGTERM)
-    assert job.wait(30).status == -signal.SIGTERM
+    assert job.wait().status == -signal.SIGTERM
     assert not folder.exists()
 
 

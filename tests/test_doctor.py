@@ -19,6 +19,7 @@ import keras_par
 from keras_par.cluster import environment
 from keras_par.doctor import advice, checks, command, diagnosis, host, installed, selftest
 from keras_par.doctor.installed import Loaded
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY
 
 SIZES = {4: "4 B", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 16 << 20: "16 MiB"}
@@ -114,7 +115,7 @@ def start(python: Path | str, *arguments: str, **variables: str) -> tuple[int, d
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert result.stdout, result.stderr
     return result.returncode, json.loads(result.stdout)

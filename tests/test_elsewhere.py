@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import keras_par
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, environment, mpirun, scripts
 
 FOLDER = REPOSITORY / "docs" / "elsewhere"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md"))
-SECONDS = 300
 SLOW = pytest.mark.slow
 
 GROUP = re.compile(r'^=== "(?P<label>[^"]+)"\n\n(?P<body>(?:(?:    [^\n]*)?\n)+)', re.MULTILINE)
@@ -58,7 +58,7 @@ def run(command: list[str], code: str, folder: Path, **variables: str) -> subpro
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
     )
 
 
@@ -182,7 +182,7 @@ def test_multi_worker_mirrored_strategy_does_not_fit(tmp_path):
     ]
     try:
         for worker in workers:
-            output = worker.communicate(timeout=SECONDS)[0]
+            output = worker.communicate(timeout=PATIENCE)[0]
             assert worker.returncode == 1, output
             assert "ValueError: Attempt to convert a value (PerReplica:{" in output
     finally:

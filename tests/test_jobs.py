@@ -159,7 +159,7 @@ print("went on", flush=True)
 def test_a_rank_that_raises_in_fit_ends_all_and_is_named(rank, launcher, tmp_path):
     script = write_script(tmp_path, FAILING.format(rank=rank))
     begin = time.monotonic()
-    job = start(launcher, 2, script, seconds=90)
+    job = start(launcher, 2, script)
     assert job.status != 0
     assert len(job.find("ready")) == 2
     assert "went on" not in job.output
@@ -184,7 +184,7 @@ def test_rank_0_alone_shows_a_progress_bar_and_a_rank_that_raises_between_calls_
         model.fit(np.zeros((8, 4)), np.zeros((8, 2)), batch_size=4, verbose=0)
         """,
     )
-    job = start("mpirun", 2, script, seconds=90)
+    job = start("mpirun", 2, script)
     assert job.status != 0
     assert job.output.count("2/2") == 1, job.output
     assert "rank 1 failed first, so this rank stops: KeyError: 'no such file'" in job.output
@@ -224,7 +224,7 @@ UNFIT = {
 def test_what_does_not_fit_is_said_on_every_rank(name, tmp_path):
     text, said, advice = UNFIT[name]
     tried = "import time\ntry:\n    import keras_par as kp\n    kp.init()\nfinally:\n    time.sleep(1)"
-    job = start("mpirun", 2, write_script(tmp_path, f"{text}{tried}"), seconds=90)
+    job = start("mpirun", 2, write_script(tmp_path, f"{text}{tried}"))
     assert job.status != 0
     sentences = job.find("RuntimeError: keras-par: .*")
     assert len(sentences) == 2, job.output

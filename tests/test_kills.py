@@ -14,6 +14,7 @@ import pytest
 
 from keras_par.checkpoint import folder as folders
 from tests.jobs import LAUNCHERS, write_script
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, environment
 
 SCRIPT = """
@@ -82,7 +83,7 @@ def kill_somewhere(
     while is_aimed and job.poll() is None and not unfinished(folder):
         time.sleep(0.0005)
     os.kill(moments.choice(pids), signal.SIGKILL)
-    printed += job.communicate(timeout=60)[0]
+    printed += job.communicate(timeout=PATIENCE)[0]
     assert job.returncode != 0
     found = folders.newest_whole(folder, "CKP")
     return printed, found and found.manifest.name, unfinished(folder)
@@ -113,7 +114,7 @@ def chain_of_kills(folder: Path, num_kills: int, seed: int) -> None:
     ends = []
     for name in ("ckpt", "whole"):
         job = start(script, str(folder / name), "0", str(folder / f"{name}.weights.h5"), num_epochs)
-        printed, _ = job.communicate(timeout=240)
+        printed, _ = job.communicate(timeout=PATIENCE)
         assert job.returncode == 0 and "done" in printed, printed
         ends.append(weights(folder / f"{name}.weights.h5"))
     assert ends[0].keys() == ends[1].keys() and len(ends[0]) > 6
@@ -138,7 +139,7 @@ def test_writing_survives_kills_at_any_moment(tmp_path):
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert result.returncode == 0, result.stderr
     match = re.fullmatch(r"kills: 200, in the middle of a write: (\d+), checkpoints: (\d+)\n", result.stdout)

@@ -9,13 +9,13 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.launcher import run
 from tests.manifests import FOLDER, JOB, MANIFESTS, POD, RANK, RUNTIME, SERVICE, TRAIN_JOB, Pods, trained, variables_of
+from tests.patience import comes_to_be
 from tests.present import present
 from tests.ranks.pool import REPOSITORY, scripts
 
@@ -151,11 +151,11 @@ def test_the_jobs_line_starts_ranks_which_a_lost_pod_ends_and_new_pods_go_on(tmp
     assert max(epochs for _, epochs in found) < min(epochs for _, epochs in wanted)
 
 
-def wait_for_checkpoint(folder: Path, pods: Pods, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not present(folder, "**/*.json"):
-        assert time.monotonic() < deadline and all(process.poll() is None for process in pods.processes)
-        time.sleep(0.05)
+def wait_for_checkpoint(folder: Path, pods: Pods) -> None:
+    def is_there_or_cannot_be() -> bool:
+        return bool(present(folder, "**/*.json")) or any(process.poll() is not None for process in pods.processes)
+
+    assert comes_to_be(is_there_or_cannot_be) and present(folder, "**/*.json")
 
 
 def test_the_dockerfile_is_clean():

@@ -126,7 +126,7 @@ def test_files_are_shuffled_by_the_seed(ranks, prepared):
 
 
 def test_a_shard_is_loaded_without_the_other_ranks(ranks, prepared):
-    [shares, nothing] = ranks(2).run(tfds_tasks.load_every_shard, seconds=60, data_dir=prepared(22), num_shards=4)
+    [shares, nothing] = ranks(2).run(tfds_tasks.load_every_shard, data_dir=prepared(22), num_shards=4)
     assert nothing == []
     assert [len(share) for share in shares] == [6, 6, 5, 5]
     assert sorted(row for share in shares for row in share) == list(range(22))
@@ -158,7 +158,7 @@ def test_only_rank_0_prepares(by_name, only_first_asks, ranks, tmp_path):
     ],
 )
 def test_all_ranks_raise_the_same_error(which, what, ranks, prepared):
-    results = ranks(2).attempt(tfds_tasks.fail, seconds=60, which=which, data_dir=prepared())
+    results = ranks(2).attempt(tfds_tasks.fail, which=which, data_dir=prepared())
     assert len(results) == 2
     for result in results:
         assert isinstance(result, Failure), result

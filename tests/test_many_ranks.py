@@ -30,6 +30,7 @@ from keras_par.launch.reception import beat_seconds, seconds_ahead
 from keras_par.launch.silence import Silence
 from keras_par.launch.switchboard import RoomError, Switchboard, make_room
 from tests.launcher import Job, program
+from tests.patience import PATIENCE, comes_to_be
 
 RANKS, SECONDS = 300, 4.0
 CULPRIT, OTHERS = RANKS // 2, f"ranks 0 to {RANKS // 2 - 1} and {RANKS // 2 + 1} to {RANKS - 1}"
@@ -218,24 +219,17 @@ def agent(desk: Switchboard) -> wire.Channel:
     return wire.Channel(wire.first_to_answer(invited["addresses"], invited["key"]))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_who_knows_the_key_is_heard_and_answered(desk):
     desk, heard = desk
     channel = agent(desk)
     for number in range(3):
         channel.send({"number": number, "text": "x" * 200_000})
-    wait_until(lambda: len(heard) == 3)
+    assert comes_to_be(lambda: len(heard) == 3)
     assert [message["number"] for _, message in heard] == [0, 1, 2]
     heard[0][0].send({"text": "y" * 3_000_000})
     assert len(channel.receive()["text"]) == 3_000_000
     channel.close()
-    wait_until(lambda: len(heard) == 4)
+    assert comes_to_be(lambda: len(heard) == 4)
     assert heard[3] == (heard[0][0], None)
 
 
@@ -243,12 +237,12 @@ def test_of_too_many_strangers_the_first_are_turned_away(desk, monkeypatch):
     monkeypatch.setattr(switchboard, "MOST_STRANGERS", 4)
     desk, heard = desk
     [address] = json.loads(desk.invitation)["addresses"]
-    silent = [socket.create_connection(address, timeout=60) for _ in range(10)]
+    silent = [socket.create_connection(address, timeout=PATIENCE) for _ in range(10)]
     for each in silent[:6]:
         assert len(wire.received(each, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not each.recv(1)
     channel = agent(desk)
     channel.send({"hello": 1})
-    wait_until(lambda: bool(heard))
+    assert comes_to_be(lambda: bool(heard))
     for each in (*silent, channel):
         each.close()
 
@@ -257,15 +251,15 @@ def test_strangers_are_not_heard_and_keep_nobody_out(desk, monkeypatch):
     monkeypatch.setattr(switchboard, "STRANGER_SECONDS", 1.0)
     desk, heard = desk
     [[host, port]] = json.loads(desk.invitation)["addresses"]
-    silent = [socket.create_connection((host, port), timeout=60) for _ in range(50)]
-    liar = socket.create_connection((host, port), timeout=60)
+    silent = [socket.create_connection((host, port), timeout=PATIENCE) for _ in range(50)]
+    liar = socket.create_connection((host, port), timeout=PATIENCE)
     liar.sendall(b"x" * (wire.NONCE_BYTES + wire.PROOF_BYTES) + wire.packed({"hello": 0}))
     assert len(wire.received(liar, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not liar.recv(1)
     with pytest.raises(OSError, match="cannot be reached at any of"):
         wire.first_to_answer([[host, port]], "another key")
     channel = agent(desk)
     channel.send({"hello": 1})
-    wait_until(lambda: bool(heard))
+    assert comes_to_be(lambda: bool(heard))
     assert [message for _, message in heard] == [{"hello": 1}]
     for each in silent:
         assert len(wire.received(each, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not each.recv(1)
@@ -316,7 +310,7 @@ def test_what_is_held_comes_later_in_its_order():
     thread = threading.Thread(target=lambda: talk(agent(desk)))
     thread.start()
     heard: list[int] = []
-    num_held, deadline = 0, time.monotonic() + 60
+    num_held, deadline = 0, time.monotonic() + PATIENCE
     while len(heard) < 20 and time.monotonic() < deadline:
         assert not desk.held or heard == [0, 1, 2]
         for line, message in desk.release() if desk.held else desk.hear(0.05):

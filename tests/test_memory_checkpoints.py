@@ -39,12 +39,12 @@ class Kept:
     """What a job that runs keeps in memory here."""
 
     def __init__(self, job: Job):
-        worlds.wait_until(job, lambda: worlds.ranks(job))
+        job.wait_until(lambda: worlds.ranks(job))
         self._job, self._token = job, worlds.ranks(job)[0].environ()[host_memory.JOB]
 
     def wait_for(self, name: str) -> None:
         """Returns once there is such a checkpoint."""
-        worlds.wait_until(self._job, lambda: self.left(f"*/0.*/{name}.json"))
+        self._job.wait_until(lambda: self.left(f"*/0.*/{name}.json"))
 
     def left(self, pattern: str = "") -> list[Path]:
         """The folders, or what a pattern means in them."""

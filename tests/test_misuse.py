@@ -36,7 +36,7 @@ CASES = {
 @pytest.mark.parametrize("which", CASES)
 def test_misuse_is_refused_on_every_rank(which, ranks):
     kind, what, advice = CASES[which]
-    results = ranks(2).attempt(tasks.misuse, seconds=60, which=which)
+    results = ranks(2).attempt(tasks.misuse, which=which)
     assert len(results) == 2
     assert all(isinstance(result, Failure) for result in results), results
     for result in results:
@@ -51,7 +51,7 @@ def test_misuse_is_refused_on_every_rank(which, ranks):
 @pytest.mark.parametrize("which", layout_misuse.CASES)
 def test_misuse_of_layouts_is_refused_on_every_rank(which, ranks):
     kind, what, advice = layout_misuse.CASES[which]
-    results = ranks(2).attempt(layout_misuse.misuse, seconds=60, which=which)
+    results = ranks(2).attempt(layout_misuse.misuse, which=which)
     assert len(results) == 2
     for result in results:
         assert isinstance(result, Failure)

@@ -13,9 +13,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from tests.launcher import MARK, Job
+from tests.patience import PATIENCE
 from tests.ranks.pool import environment
 
-CELL_SECONDS = 120
 CODES = re.compile(r"\x1b\[[\d;]*m")
 IMPORTS = "import asyncio, keras, numpy as np, tensorflow as tf\nimport keras_par as kp"
 CELLS = [
@@ -78,7 +78,7 @@ class Notebook:
 
     def __init__(self, folder: Path):
         self.book = nbformat.v4.new_notebook()
-        self.client = NotebookClient(self.book, timeout=CELL_SECONDS, resources={"metadata": {"path": str(folder)}})
+        self.client = NotebookClient(self.book, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}})
 
     def run(self, source: str) -> str:
         """Runs a cell, and gives what it shows as text.

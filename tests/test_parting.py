@@ -26,7 +26,7 @@ def test_a_second_thread_is_refused_while_a_call_is_under_way(ranks):
     ],
 )
 def test_ranks_that_part_are_told(which, sentence, ranks):
-    results = ranks(2).attempt(tasks.misuse, seconds=60, which=which)
+    results = ranks(2).attempt(tasks.misuse, which=which)
     assert len(results) == 2 and all(isinstance(result, Failure) for result in results), results
     assert results[0].message.startswith(f"keras-par: {sentence}"), results[0].traceback
     assert results[0].message == results[1].message

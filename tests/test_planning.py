@@ -8,6 +8,7 @@ import pytest
 
 from tests import planning_tasks
 from tests.commands import run_plan
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, scripts
 
 MODEL, OPEN = "tests/planning_tasks.py:transformer", "tests/planning_tasks.py:of_any_length"
@@ -61,7 +62,7 @@ def test_the_page_shows_mesh_and_layers(tmp_path):
     """By the command itself."""
     page = tmp_path / "plan.html"
     command = [scripts() / "keras-par", "plan", "megatron", MODEL, *OF_EIGHT.split()]
-    done = subprocess.run([*command, "--html", page], capture_output=True, text=True, cwd=REPOSITORY, timeout=120)
+    done = subprocess.run([*command, "--html", page], capture_output=True, text=True, cwd=REPOSITORY, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert text.count('class="near"') == 4 and text.count('class="own"') == 1

@@ -4,10 +4,10 @@ import json
 import subprocess
 import sys
 
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, environment
 
 TIMES = 300
-SECONDS = 100
 
 SLEEPS_WHILE_THREADS_BEGIN = f"""
 import itertools, signal, sys, threading, time
@@ -52,7 +52,7 @@ def said(times: int, *command: str) -> list[str]:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -76,7 +76,7 @@ WRITES = "import os\nwhile True: os.write(1, bytes(100_000))"
 def seen(program: str, *how: str) -> list[dict]:
     """What an agent sees of a program, until that is as wanted."""
     command = [sys.executable, "-m", "tests.watched", program, *how]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -23,7 +23,6 @@ from tests.onlookers import onlooker, require_kept
 from tests.ranks.pool import environment, scripts
 
 pytestmark = pytest.mark.cluster
-JOB_SECONDS = 200
 ALL_SECONDS = 800  # of the script that asks one cluster for many things
 NAMED_WITHIN = 20.0  # seconds from a node's death to the error
 LOST_WITHIN = 90.0  # the same where no connection tells of it, so that Ray must find out
@@ -273,7 +272,7 @@ INTERRUPTED = """
 def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(tmp_path, rays):
     job = start(tmp_path, INTERRUPTED)
     for rank in "01":
-        job.wait_for(tmp_path / rank, 120)
+        job.wait_for(tmp_path / rank)
     job.signal(signal.SIGINT)
     ended = job.wait()
     tell = found(ended)
@@ -369,10 +368,10 @@ def test_a_host_that_is_lost_is_named(pair, tmp_path):
     script = write_script(tmp_path, ON_HOSTS)
     job = Job(script, tmp_path, cluster, within=both.within(FIRST), launcher=(), **OF_NODES)
     for name in NAMES:
-        job.wait_for(tmp_path / name, 150)
+        job.wait_for(tmp_path / name)
     rank, lost = (tmp_path / SECOND).read_text(), time.time()
     both.lose(SECOND)
-    tell = found(job.wait(JOB_SECONDS))
+    tell = found(job.wait())
     seconds = tell["time"] - lost
     print(f"the lost host was named, and the other rank ended, after {seconds:.1f} s")
     assert sorted(tell["where"]) == [[FIRST, 2, 1], [SECOND, 2, 1]]

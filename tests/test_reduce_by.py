@@ -72,7 +72,7 @@ def test_all_ranks_make_the_groups_of_a_mesh_that_nothing_asked_for_before(tmp_p
         model.train_on_batch(np.ones((4, 3)), np.ones((4, 2)))
         print(f"trained on {kp.size()}")
     """
-    job = start("mpirun", 2, write_script(tmp_path, program), seconds=60)
+    job = start("mpirun", 2, write_script(tmp_path, program))
     assert job.find("trained on 2") == ["trained on 2"] * 2, job.output
 
 
@@ -96,7 +96,7 @@ def test_compressed_gradients_go_through_shared_memory(compression, tolerance, r
     ],
 )
 def test_what_cannot_be_is_one_sentence_on_all_ranks(which, size, sentence, ranks):
-    results = ranks(size).attempt(tasks.misuse, seconds=60, which=which)
+    results = ranks(size).attempt(tasks.misuse, which=which)
     assert len(results) == size and all(isinstance(result, Failure) for result in results), results
     assert all(result.message.startswith("keras-par: ") for result in results)
     assert sentence.replace('"', "'") in results[0].message

@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, environment
 
 
 def replaced(*arguments: str) -> dict[str, list[str]]:
     command = [sys.executable, "-m", "tests.programs.replacements", *arguments]
-    result = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=PATIENCE
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     return json.loads(result.stdout.splitlines()[-1])
 

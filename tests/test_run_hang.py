@@ -8,7 +8,6 @@ import pytest
 
 from keras_par.launch.supervisor import GRACE_SECONDS
 from tests.launcher import Ended, Job, of_kind, program, run_all
-from tests.worlds import wait_until
 
 HANG_AFTER = 3.0
 NOTICED_AFTER = HANG_AFTER + 6.0  # beats come each second, and a stopped rank is waited for when it gives no stack
@@ -41,7 +40,7 @@ def test_the_rank_that_holds_up_the_others_is_named(size, tmp_path):
         "-np", size, "--hang-after", HANG_AFTER, "--log-dir", folder, "--tee", program("train"), "none", 1, *troubles
     )
     job.wait_for(folder / "events.jsonl")
-    wait_until(job, lambda: any("different code" in event["text"] for event in of_kind(folder, "hang")), 90)
+    job.wait_until(lambda: any("different code" in event["text"] for event in of_kind(folder, "hang")))
     noticed = time.time()
     job.signal(signal.SIGINT)
     ended = job.wait()
@@ -100,7 +99,7 @@ def test_ranks_that_save_after_an_interrupt_are_left_to_it(tmp_path):
     other.wait_until_ready(script)
     for each in (job, other):
         each.signal(signal.SIGINT)
-    wait_until(job, lambda: of_kind(folder, "hang"))
+    job.wait_until(lambda: of_kind(folder, "hang"))
     for each in (tmp_path, script):
         (each / "saved").touch()
     ended = job.wait()
@@ -113,4 +112,4 @@ def test_ranks_that_save_after_an_interrupt_are_left_to_it(tmp_path):
         ended.stderr.splitlines()[-1],
     )
     assert found and found.group(1, 2) == found.group(4, 3), ended.stderr
-    assert other.wait(20).status == 130 and (script / "has saved").exists()
+    assert other.wait().status == 130 and (script / "has saved").exists()

@@ -11,6 +11,7 @@ import pytest
 from keras_par.launch.cli import main
 from keras_par.launch.engines import EngineError, choose
 from tests.launcher import PROGRAMS, program, run
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, environment
 
 WRONG = {
@@ -67,7 +68,7 @@ def test_a_folder_that_is_gone_is_named(tmp_path):
         ["-np", "1", "--log-dir", "out", program("plain"), "show"],
     ):
         done = subprocess.run(
-            [*command, *more], cwd=gone, env=environment(), capture_output=True, text=True, timeout=60
+            [*command, *more], cwd=gone, env=environment(), capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert done.stderr == "keras-par run: the folder that this was called in is gone: change to another.\n"

@@ -30,6 +30,7 @@ from keras_par.searching.sizes import bytes_of, no_less, size
 from tests import random_models, search_tasks
 from tests.commands import run_plan
 from tests.known_machine import KNOWN, linked
+from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, RankError, scripts, together
 
 HEADS = {f"attention_0/{part}/kernel": (None, "model", None) for part in ("query", "key", "value")}
@@ -515,7 +516,7 @@ def test_functions_that_costs_count_have_rules(ranks):
 
 def test_calibrate_needs_two_ranks(tmp_path):
     command = [str(scripts() / "keras-par"), "calibrate", "-np", "1", "--write", str(tmp_path / "machine.toml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr.count("\n")) == (
         2,
         1,
@@ -526,7 +527,7 @@ def test_calibrate_needs_two_ranks(tmp_path):
 def test_calibrate_measures_what_costs_are_made_of(tmp_path):
     path = tmp_path / "machine.toml"
     command = [str(scripts() / "keras-par"), "calibrate", "-np", "2", "--write", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     found = read_machine(path)
     assert path.read_text() in done.stdout

@@ -10,10 +10,10 @@ import pytest
 from keras_par.comm import native, segments
 from tests import tasks
 from tests.launcher import program
+from tests.patience import PATIENCE
 from tests.ranks.pool import environment
 
 SIZE = 3
-SECONDS = 120
 
 
 def run(ending: str, size: int = SIZE, **variables: str) -> list[tuple[int, str]]:
@@ -41,7 +41,7 @@ def run(ending: str, size: int = SIZE, **variables: str) -> list[tuple[int, str]
         assert processes[0].stdout.readline() == "joined\n"
         for process in processes:
             say(process, "begin\n")
-        outputs = [process.communicate(timeout=SECONDS)[0] for process in processes]
+        outputs = [process.communicate(timeout=PATIENCE)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

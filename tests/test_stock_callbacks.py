@@ -297,7 +297,7 @@ def test_backup_and_restore(which, size, ranks, plain, tmp_path, exactness):
 
 
 def test_a_backup_on_one_rank_only_is_refused(ranks, tmp_path):
-    results = ranks(2).attempt(tasks.backup_on_one_rank, seconds=60, folder=str(tmp_path))
+    results = ranks(2).attempt(tasks.backup_on_one_rank, folder=str(tmp_path))
     assert len(results) == 2
     for result in results:
         assert isinstance(result, Failure)
@@ -367,7 +367,7 @@ def test_a_file_that_fails_ends_all_ranks(callback, tmp_path):
         print("went on", flush=True)
         """,
     )
-    job = start("mpirun", 2, script, seconds=90)
+    job = start("mpirun", 2, script)
     assert job.status != 0
     assert len(job.find("ready")) == 2
     assert "went on" not in job.output

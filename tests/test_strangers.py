@@ -4,7 +4,6 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from keras_par.job.failures import FailureBoard
 from keras_par.job.launch import MeetingPoint
 from keras_par.job.register import PATH, Server
 from keras_par.launch.switchboard import Switchboard
+from tests.patience import PATIENCE, comes_to_be
 from tests.strangers import visit
 from tests.test_shell_loop import free_port
 
@@ -67,10 +67,7 @@ def switchboard() -> Iterator[Served]:
     def join(number: int) -> None:
         channel = wire.Channel(wire.first_to_answer(invited["addresses"], invited["key"]))
         channel.send({"hello": number})
-        deadline = time.monotonic() + 20
-        while {"hello": number} not in heard:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        assert comes_to_be(lambda: {"hello": number} in heard)
         channel.close()
 
     yield tuple(invited["addresses"][0]), join
@@ -110,7 +107,7 @@ def put_and_get(port: int, number: int) -> None:
 
 
 def request(port: int, verb: str, path: str, content: bytes | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.request(verb, path, content)
     response = connection.getresponse()
     found = response.status, response.read()
@@ -158,7 +155,7 @@ def test_strangers_cost_little_and_stop_nobody(served, number, capfd, caplog):
 def test_a_stranger_is_told_of_once(caplog):
     with board() as ((host, port), honest):
         for _ in range(3):
-            with socket.create_connection((host, port), timeout=5) as stranger:
+            with socket.create_connection((host, port), timeout=PATIENCE) as stranger:
                 stranger.sendall(b'{"token": "x", "rank": 0}\n' * 10)
                 while stranger.recv(100):
                     pass
@@ -172,12 +169,12 @@ def test_a_proof_is_of_one_connection_and_one_question():
     with board() as ((host, port), _):
         own = exchange.Exchange(True, 2, lambda question: "told", "kp-test")
         content = b'{"departures": 1}\n'
-        with socket.create_connection((host, own.port), timeout=5) as first:
+        with socket.create_connection((host, own.port), timeout=PATIENCE) as first:
             nonce = wire.received(first, exchange.NONCE_BYTES)
             overheard = exchange.proof(own.key, "rank", nonce, content) + content
             first.sendall(overheard)
             assert first.makefile("rb").read().endswith(b'"told"')
-        with socket.create_connection((host, own.port), timeout=5) as second:
+        with socket.create_connection((host, own.port), timeout=PATIENCE) as second:
             wire.received(second, exchange.NONCE_BYTES)
             second.sendall(overheard)
             assert second.makefile("rb").read() == b""
@@ -190,7 +187,7 @@ def test_connections_that_say_nothing_end(monkeypatch):
     monkeypatch.setattr(limited, "REQUEST_SECONDS", 0.5)
     monkeypatch.setattr(exchange.Handler, "timeout", 60.0)
     with board() as (address, honest):
-        silent = [socket.create_connection(address, timeout=20) for _ in range(limited.OPEN_AT_LEAST + 20)]
+        silent = [socket.create_connection(address, timeout=PATIENCE) for _ in range(limited.OPEN_AT_LEAST + 20)]
         honest(1)
         for each in silent:
             assert len(each.makefile("rb").read()) == exchange.NONCE_BYTES

@@ -29,7 +29,7 @@ ROADS = {  # by the number of ranks on the first host
 )
 def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, stages, plain, tmp_path):
     """With a stage of ZeRO the ranks of a host divide a replica, too."""
-    job = start("mpirun", 4, program("two_hosts"), str(ranks_of_first), str(tmp_path), *stages, seconds=300)
+    job = start("mpirun", 4, program("two_hosts"), str(ranks_of_first), str(tmp_path), *stages)
     assert job.status == 0, job.output
     ranks = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
     [alone] = plain.run(reduce_by_tasks.alone, epochs=2)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.ranks.pool import environment
 
 SCRIPT = """
@@ -27,7 +28,7 @@ def test_a_worker_that_imports_a_script_without_a_guard_is_refused(tmp_path):
     script.write_text(SCRIPT)
     variables = environment(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="1")
     done = subprocess.run(
-        [sys.executable, str(script)], env=variables, cwd=os.getcwd(), capture_output=True, text=True, timeout=120
+        [sys.executable, str(script)], env=variables, cwd=os.getcwd(), capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout.splitlines() == ["this is rank 0", "the worker ended with status 1"], done.stderr
     assert "RuntimeError: keras-par: kp.init() was called in the worker 'loader'" in done.stderr

@@ -25,7 +25,7 @@ def test_a_world_grows_and_shrinks_as_hosts_come_and_go(undisturbed, tmp_path):
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
     assert not incomplete.exists()
     listed.write_text("localhost:3\n")
-    worlds.wait_until(job, lambda: list(tmp_path.glob("checkpoints/rank.1/*.npz")))
+    job.wait_until(lambda: list(tmp_path.glob("checkpoints/rank.1/*.npz")))
     listed.write_text("localhost:1\n")
     ended = job.wait()
     assert ended.status == 0, ended.stderr

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.ranks.pool import WITH_EXTRAS, environment
 
 FENCE = re.compile(r"^```(?P<kind>\S+)(?P<options>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -23,7 +24,6 @@ NUMBER = r"[-+]?\d+\.\d+(?:e[-+]?\d+)?"
 RANK = re.compile(r"\[(\d+)\] ")
 TIME = re.compile(rf"\d+ (?:h|min) \d+ (?:min|s)\b|(?:{NUMBER}|\d+) ?(?:ms|s|min|h)\b|\d+:\d\d(?::\d\d)?\b")
 NEAR = 0.01
-SECONDS = 300  # that a command may take
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def run(line: str, folder: Path, within: Sequence[str]) -> str:
         start_new_session=True,
     )
     try:
-        return process.communicate(timeout=SECONDS)[0]
+        return process.communicate(timeout=PATIENCE)[0]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise AssertionError(f"{shlex.quote(line)} did not end:\n{process.communicate()[0]}") from None

@@ -3,8 +3,7 @@
 import os
 import signal
 import stat
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,15 +50,6 @@ def are_equal(ours: list[np.ndarray], theirs: list[np.ndarray]) -> bool:
 def distance(ours: list[np.ndarray], theirs: list[np.ndarray]) -> float:
     """The largest relative distance of two weights."""
     return max(relative_distance(*pair) for pair in zip(ours, theirs, strict=True))
-
-
-def wait_until(job: Job, condition: Callable[[], object], seconds: float = 60) -> None:
-    """Returns once something is so, while a job runs."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        assert job.process.poll() is None, job.process.communicate()
-        time.sleep(0.05)
 
 
 def kill_rank(job: Job, rank: int) -> None:

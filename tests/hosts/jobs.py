@@ -3,14 +3,13 @@
 import contextlib
 import re
 import subprocess
-import time
 from collections.abc import Callable, Collection, Iterator
 
 from tests.hosts.namespaces import Hosts
-from tests.launcher import Ended, Job
+from tests.launcher import GONE_SECONDS, Ended, Job
+from tests.patience import comes_to_be
 
 SLOWLY = {"PAUSE": "0.1"}  # seconds, of each step: a training of few steps that lasts
-GONE_SECONDS = 20.0  # for processes that were ended to be reaped
 ENDED_WITHIN = 20.0  # seconds from a trouble to the end of its job
 
 
@@ -31,10 +30,8 @@ class Residents:
 
     def left(self, seconds: float = GONE_SECONDS) -> list[str]:
         """The commands of processes that have come to the hosts since and do not go within so many seconds."""
-        deadline = time.monotonic() + seconds
-        while (pids := self._new()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return [command for pid in pids if (command := command_of(pid))]
+        comes_to_be(lambda: not self._new(), seconds)
+        return [command for pid in self._new() if (command := command_of(pid))]
 
     def _new(self) -> list[int]:
         return [pid for name in self._hosts.names for pid in set(self._hosts.pids(name)) - self._before[name]]

@@ -24,7 +24,7 @@ def left_alone(hosts: Hosts, folder: Path) -> list[np.ndarray]:
 def back_when_it_goes_on(job: Job, hosts: Hosts, host: str, out: Path) -> Ended:
     """How a job ends that has lost a host, which is back once the job has gone on without."""
     try:
-        worlds.wait_until(job, lambda: len(of_kind(out, "resume")) == 1, 150)
+        job.wait_until(lambda: len(of_kind(out, "resume")) == 1)
     finally:
         hosts.plug(host)
     ended = job.wait(ENDED_SECONDS, leaves_nothing=False)  # `residents` look whether something is left

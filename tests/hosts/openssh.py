@@ -5,15 +5,14 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.hosts.namespaces import FILES, Hosts, run
+from tests.patience import comes_to_be
 
 SERVER = "/usr/sbin/sshd"
 NOT_INSTALLED = "there is no OpenSSH server: apt-get install openssh-server"
-START_SECONDS = 60
 # Of sessions. Bash, which this tells to be within another shell, does not read the user's ~/.bashrc: what it starts may
 # take long, or leave a lock where a test kills it.
 PLAIN_SHELL = "SHLVL=1"
@@ -101,10 +100,7 @@ def port() -> int:
 
 def wait_for(hosts: Hosts, host: str, port: int) -> None:
     """Returns once a server answers."""
-    deadline = time.monotonic() + START_SECONDS
     greet = f"exec 3<>/dev/tcp/{hosts.address(host)}/{port} && head -c 4 <&3"
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    while hosts.start(host, ["bash", "-c", greet], ENVIRONMENT, **options).wait():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the OpenSSH server of {host} did not answer")
-        time.sleep(0.05)
+    if not comes_to_be(lambda: hosts.start(host, ["bash", "-c", greet], ENVIRONMENT, **options).wait() == 0):
+        raise RuntimeError(f"the OpenSSH server of {host} did not answer")

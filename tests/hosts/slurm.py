@@ -5,17 +5,16 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.hosts.namespaces import FILES, Hosts, address
+from tests.patience import comes_to_be
 
 CONTROLLER, NODE, KEEPER = PROGRAMS = ("/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/sbin/munged")
 NOT_INSTALLED = "there is no SLURM: apt-get install slurm-wlm munge"
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 CPUS = 2  # of each node, whatever the machine has
-START_SECONDS = 90
 REQUEUE_SECONDS = 10  # that a job waits before it starts again
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # what a host has of its own
 
@@ -115,12 +114,9 @@ def wait_for(condition, name: str, folder: Path) -> None:
     Raises:
         RuntimeError: it did not in time; with what the daemons have logged.
     """
-    deadline = time.monotonic() + START_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            logs = "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(folder.glob("*.log")))
-            raise RuntimeError(f"{name} did not come up\n{logs}")
-        time.sleep(0.1)
+    if not comes_to_be(condition):
+        logs = "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(folder.glob("*.log")))
+        raise RuntimeError(f"{name} did not come up\n{logs}")
 
 
 def end(daemon: subprocess.Popen) -> None:

@@ -23,7 +23,7 @@ def test_a_spare_host_takes_a_lost_ones_place(hosts_up, residents, undisturbed, 
     options = ["-np", 2, "--max-np", 2, "--hostfile", listed, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **jobs.SLOWLY)
-    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 150)
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
     hosts_up.lose(SECOND, kept=residents.of(SECOND))
     try:
         ended = job.wait(ENDED_SECONDS)
@@ -39,12 +39,12 @@ def test_a_host_that_starts_anew_is_waited_for(hosts_up, residents, undisturbed,
     """Where no other may take its place: its processes end, and a moment later nothing answers there for a while."""
     options = ["-H", f"{FIRST}:1,{SECOND}:1", "--max-restarts", 1, "--log-dir", tmp_path / "out", "--tee"]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **jobs.SLOWLY)
-    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 150)
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
     hosts_up.end(SECOND, residents.of(SECOND))
     time.sleep(0.5)
     hosts_up.unplug(SECOND)
     try:
-        worlds.wait_until(job, lambda: of_kind(tmp_path / "out", "restart"))
+        job.wait_until(lambda: of_kind(tmp_path / "out", "restart"))
         time.sleep(AWAY_SECONDS)
     finally:
         hosts_up.plug(SECOND)
@@ -63,7 +63,7 @@ def test_a_job_goes_on_without_a_host_that_was_cut_off_and_takes_it_again(
     options = ["--engine", engine, "-H", f"{FIRST}:1,{SECOND}:1", "--min-np", 1, "--max-restarts", 1]
     options += ["--log-dir", tmp_path / "out", "--tee"]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS), **jobs.SLOWLY)
-    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json", 150)
+    job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
     hosts_up.unplug(SECOND)
     ended = back_when_it_goes_on(job, hosts_up, SECOND, tmp_path / "out")
     found = of_kind(tmp_path / "out", "world")

@@ -34,8 +34,8 @@ def test_a_lost_host_costs_few_steps_where_its_partner_keeps_its_state_in_memory
     options += ["--log-dir", tmp_path / "out", "--tee"]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **jobs.SLOWLY)
     everybody = [f"rank.{rank}" for rank in range(2 * slots)]
-    worlds.wait_until(job, lambda: in_memory(FIRST, "*/0.*/CKP-2_*.json"), 150)
-    worlds.wait_until(job, lambda: has_whole_checkpoint(FIRST, everybody))
+    job.wait_until(lambda: in_memory(FIRST, "*/0.*/CKP-2_*.json"))
+    job.wait_until(lambda: has_whole_checkpoint(FIRST, everybody))
     hosts_up.lose(SECOND, kept=residents.of(SECOND))
     ended = back_when_it_goes_on(job, hosts_up, SECOND, tmp_path / "out")
     assert [world["num_ranks"] for world in of_kind(tmp_path / "out", "world")] == [2 * slots, slots, 2 * slots]
@@ -51,7 +51,7 @@ def test_a_job_that_gives_up_takes_its_memory_away_on_all_hosts(hosts_up, reside
     listed.write_text(f"{FIRST} slots=1\n{SECOND} slots=1\n")
     options = ["--hostfile", listed, "--min-np", 2, "--max-restarts", 1, "--elastic-timeout", 1]
     job = jobs.start(hosts_up, *options, *worlds.arguments(tmp_path, NUM_EPOCHS, every=(10_000, 3)), **jobs.SLOWLY)
-    worlds.wait_until(job, lambda: in_memory(SECOND, "*/0.*/CKP-1_*.json"), 150)
+    job.wait_until(lambda: in_memory(SECOND, "*/0.*/CKP-1_*.json"))
     listed.write_text(f"{FIRST} slots=1\n")
     worlds.kill_rank(job, 0)
     ended = job.wait()

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,13 +18,13 @@ from tests.hosts.namespaces import FILES, Hosts, hosts
 from tests.hosts.openssh import ENVIRONMENT, NOT_INSTALLED, SERVER
 from tests.launcher import Job
 from tests.manifests import FOLDER, JOB, POD, RUNTIME, TRAIN_JOB, Pods, trained
+from tests.patience import comes_to_be
 
 pytestmark = pytest.mark.cluster
 NUMBERED = [f"{JOB['metadata']['name']}-{index}.{POD['subdomain']}" for index in range(JOB["spec"]["completions"])]
 LAUNCHER, NODE = "train-launcher-0-0.train", "train-node-0-0.train"
 USER, UID = "trainer", 1000
 AS_USER = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
-START_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def joined(pods: Hosts, user: str) -> Iterator[None]:
         server = pods.start(NODE, [*own, SERVER, "-D", "-e", "-f", f"{name}/sshd_config"], ENVIRONMENT)
         stack.callback(server.wait)
         stack.callback(server.kill)
-        wait_for(pods, own)
+        assert comes_to_be(lambda: said(pods, own, "true").returncode == 0), said(pods, own, "true").stderr
         yield
 
 
@@ -85,13 +84,6 @@ def users() -> str:
     """This machine's users, with the image's in the place of whoever has his number."""
     others = [line for line in Path("/etc/passwd").read_text().splitlines() if line.split(":")[2] != str(UID)]
     return "".join(f"{line}\n" for line in [*others, f"{USER}:x:{UID}:{UID}::/:/bin/sh"])
-
-
-def wait_for(pods: Hosts, own: list[str]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while (done := said(pods, own, "true")).returncode:
-        assert time.monotonic() < deadline, done.stderr
-        time.sleep(0.05)
 
 
 def said(pods: Hosts, own: list[str], command: str) -> subprocess.CompletedProcess:

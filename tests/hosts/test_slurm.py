@@ -6,7 +6,6 @@ The hosts are network namespaces, which only root may make.
 import os
 import re
 import secrets
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.hosts.namespaces import hosts
 from tests.launcher import Job, program
 from tests.launcher import run as run_here
 from tests.onlookers import onlooker, require_kept
+from tests.patience import PATIENCE, comes_to_be
 from tests.ranks.pool import REPOSITORY
 from tests.tutorials import File, follow, run, steps_of, write
 
@@ -24,7 +24,6 @@ LOGIN, FIRST, SECOND = NAMES = ("login", "worker1", "worker2")
 PAGE = (REPOSITORY / "docs/clusters/slurm.md").read_text()
 WEIGHTS = re.compile(r"weights (\w+)")
 JOB_SECONDS = 600  # on a busy machine a job's time may be up twice
-END_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def shell(hosts_up, tmp_path):
         return run(line, tmp_path, hosts_up.within(LOGIN))
 
     yield said
-    jobs = left_in_queue(said, END_SECONDS)
+    jobs = left_in_queue(said)
     said("scancel --user=root")
     left = before.left()
     for name in NAMES:
@@ -137,9 +136,9 @@ def test_a_job_that_is_cancelled_leaves_nothing(script, shell, scripts, tmp_path
         scripts("plain", "sleep", 0, tmp_path)
         begun = tmp_path / "ready.0"
     number = shell(f"sbatch --parsable {script}.sbatch").strip()
-    wait_for(begun.exists, shell, script, 150)
+    wait_for(begun.exists, shell, script)
     shell(f"scancel {number}")
-    assert not left_in_queue(shell, END_SECONDS)
+    assert not left_in_queue(shell)
     assert "JobState=CANCELLED" in shell(f"scontrol show job {number}")
     if script == "run":
         said = shell("cat run.log")
@@ -167,17 +166,12 @@ def batch(shell, script, options="") -> tuple[str, str]:
     return said, shell(f"scontrol show job {number}")
 
 
-def left_in_queue(shell, seconds) -> str:
+def left_in_queue(shell, seconds: float = PATIENCE) -> str:
     """The jobs that are there yet after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while (jobs := shell("squeue --noheader")) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return jobs
+    comes_to_be(lambda: not shell("squeue --noheader"), seconds)
+    return shell("squeue --noheader")
 
 
-def wait_for(condition, shell, script, seconds) -> None:
-    """Returns once the condition holds; fails with the script's log if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, shell(f"squeue; cat {script}.log")
-        time.sleep(0.5)
+def wait_for(condition, shell, script) -> None:
+    """Returns once the condition holds; fails with the script's log if it does not."""
+    assert comes_to_be(condition), shell(f"squeue; cat {script}.log")

@@ -140,12 +140,12 @@ def test_over_mpi_a_link_may_lead_to_the_environment(is_told, job, one_host, tmp
     python, told = str(tmp_path / "home/bin/python"), str(tmp_path / "home") if is_told else None
     begin = f"import os, sys; os.execv({python!r}, [{python!r}, '-m', 'keras_par.launch', *sys.argv[1:]])"
     options = ("--engine", "mpi", *TOGETHER)
-    ended = job(*options, program("train"), "none", 1, launcher=("-c", begin), OPAL_PREFIX=told).wait(60)
+    ended = job(*options, program("train"), "none", 1, launcher=("-c", begin), OPAL_PREFIX=told).wait()
     assert weights(ended) == one_host()
 
 
 def test_over_gloo_they_are_told_how_to_change_that(as_debian_has_it, job):
-    ended = job("--engine", "gloo", *TOGETHER, program("train"), "none", 1).wait(60)
+    ended = job("--engine", "gloo", *TOGETHER, program("train"), "none", 1).wait()
     assert ended.status == 1 and "the job did not start" in ended.last_panel
     assert re.search(r"Host kp-ssh-\d finds 127\.0\.1\.1 for its own name, where Horovod's Gloo", ended.last_panel)
 
@@ -175,7 +175,7 @@ def test_a_port_and_a_key_of_their_own(engine, another_server, job, tmp_path):
 
 def refused(started, *sayings: str) -> None:
     """Fails unless a job ends at once, with these words in one sentence."""
-    ended = started.wait(60)
+    ended = started.wait()
     assert ended.status == 2 and len(ended.stderr.strip().splitlines()) == 1, ended.stderr
     for each in sayings:
         assert each in ended.stderr

@@ -17,11 +17,10 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.branches import MEASURED
+from tests.patience import PATIENCE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-START_SECONDS = 120
-TASK_SECONDS = 150
-RENEWED_AFTER = 200  # tasks, of each of which TensorFlow keeps graphs and memory
+RENEWED_AFTER = 450  # tasks, of each of which TensorFlow keeps graphs and memory
 TEST = "PYTEST_CURRENT_TEST"  # pytest's
 HANGS = "did not return on all"  # how an error begins
 CYCLE_TIME = "1"  # milliseconds, Horovod's default; ranks of a pool are stopped where they would pause
@@ -121,7 +120,7 @@ class RankPool:
 
     def _accept(self, listener: Listener) -> list[tuple]:
         members = []
-        listener._listener._socket.settimeout(START_SECONDS)  # type: ignore[attr-defined]
+        listener._listener._socket.settimeout(PATIENCE)  # type: ignore[attr-defined]
         for _ in range(self.size):
             try:
                 connection = listener.accept()
@@ -131,7 +130,7 @@ class RankPool:
             members.append((*connection.recv(), connection))
         return members
 
-    def run(self, task, seconds: float = TASK_SECONDS, **arguments) -> list[Any]:
+    def run(self, task, seconds: float = PATIENCE, **arguments) -> list[Any]:
         """What `task(**arguments)` returns on each rank, in rank order.
 
         Raises:
@@ -139,11 +138,11 @@ class RankPool:
         """
         return self.begin(task, seconds, **arguments).results()
 
-    def attempt(self, task, seconds: float = TASK_SECONDS, **arguments) -> list[Any]:
+    def attempt(self, task, seconds: float = PATIENCE, **arguments) -> list[Any]:
         """As `run`, but a rank's exception is returned as a `Failure` in its place."""
         return self.begin(task, seconds, **arguments).outcomes()
 
-    def begin(self, task, seconds: float = TASK_SECONDS, **arguments) -> "Begun":
+    def begin(self, task, seconds: float = PATIENCE, **arguments) -> "Begun":
         """As `run`, but does not wait for the ranks, so that another pool can work at the same time."""
         if self._begun is not None:  # by a test that failed before it asked for the results
             with contextlib.suppress(RankError):
