@@ -37,6 +37,14 @@ os.kill(os.getppid(), signal.SIGCONT)
 time.sleep(1000)
 """
 WRITES = "\nwhile True:\n    os.write(1, b'x' * 1000 + b'\\n')\n"
+# A child of a program that has ended: of a large pipe the agent never reads all.
+WRITES_ON = f"""
+import fcntl
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 2**20)
+if os.fork():
+    sys.exit(3)
+{WRITES}
+"""
 NO_NOTES = """
 for each in (b"[1, 2]", b"7", b"null", b'{"note": []}', b'{"note": "failure", "time": "x"}', b'{"note": "checkpoint"}'):
     os.write(notes, each + b"\\n")
@@ -95,6 +103,11 @@ def test_it_tells_the_end_of_whatever_program(seed):
         assert end["status"] in (0, 1, 7, -signal.SIGKILL)
         agent.channel.send({"dismiss": {"ends_engine": False, "keeps_memory": False}})
         assert agent.process.wait(PATIENCE) == 0
+
+
+def test_a_child_that_writes_on_does_not_keep_it_from_telling_the_end():
+    with beside(sys.executable, "-c", BEGAN + WRITES_ON) as agent:
+        assert agent.hear_until("exit")["status"] == 3
 
 
 def test_a_note_that_was_read_already_is_not_waited_for():
