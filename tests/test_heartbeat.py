@@ -1,6 +1,7 @@
 """The notes of a rank: what they cost, what they say, and that a rank nobody watches is left alone."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import time
 import pytest
 
 from keras_par.agent.notes import parsed
+from keras_par.agent.rank_process import seconds_by_phase
 from keras_par.base.heartbeat import (
     AT_ONCE,
     BY_USER,
@@ -54,6 +56,22 @@ def test_time_is_divided_among_phases():
     assert beat.page.loss == 0.5
 
 
+def test_all_time_is_told_and_that_in_collectives_as_reducing(beat):
+    """Also of those that Python waits for, outside of steps."""
+    beat.page.pid = os.getpid()
+    with beat.call("fit"):
+        beat.enter(heartbeat.DATA)
+        beat.begin_step(1)
+        beat.end_step({})
+        with beat.collective("kp.mean"):
+            time.sleep(0.02)
+    now = time.monotonic()
+    told = seconds_by_phase(beat.page, now)
+    assert told["reduce"] >= 0.02
+    all_time = sum(beat.page.seconds) + now - beat.page.phase_since
+    assert sum(told.values()) == pytest.approx(all_time, abs=1e-3)  # each is told rounded
+
+
 def test_an_evaluation_counts_no_training_steps_and_leaves_the_place(beat):
     with beat.call("fit"):
         beat.begin_epoch(0, 0)
@@ -67,14 +85,19 @@ def test_an_evaluation_counts_no_training_steps_and_leaves_the_place(beat):
 
 
 def test_step_times_are_counted_from_begin_to_begin(beat):
+    begins = []
     with beat.call("fit"):
         for _ in range(3):
             beat.begin_step(2)
+            begins.append(beat.page.phase_since)
             beat.end_step({})
             time.sleep(0.02)
     counts = list(beat.page.step_times)
     assert sum(counts) == 4  # two intervals of two steps
     assert min(number for number, count in enumerate(counts) if count) >= bucket(0.01)
+    assert {number for number, count in enumerate(counts) if count} == {
+        bucket((end - begin) / 2) for begin, end in itertools.pairwise(begins)
+    }
 
 
 def test_buckets_cover_a_quarter_of_an_octave():
