@@ -37,6 +37,10 @@ HEADS = {f"attention_0/{part}/kernel": (None, "model", None) for part in ("query
 COLUMNS_AND_ROWS = {"up/kernel": (None, "model"), "up/bias": ("model",), "down/kernel": ("model", None)}
 WORDS = {"embedding/embeddings": ("model", None), "logits/kernel": (None, "model"), "logits/bias": ("model",)}
 BOTH = {"up/kernel": ("model", "model_2"), "down/kernel": ("model_2", "batch"), "down/bias": ("model",)}
+QUERIES_AND_VALUES = {
+    "attention_0/query/kernel": (None, "model", None),
+    "attention_0/value/kernel": (None, "model_2", None),
+}
 LAYOUTS = {
     "columns and rows": ("two_layers", COLUMNS_AND_ROWS),
     "rows first": ("two_layers", {"up/kernel": ("model", None), "down/kernel": (None, "model")}),
@@ -49,6 +53,8 @@ LAYOUTS = {
     "losses of weights": ("penalized", COLUMNS_AND_ROWS),
     "loop": ("recurrent", {"loop/lstm_cell/kernel": (None, "model"), "table/embeddings": (None, "model")}),
 }
+OVER_THREE_AXES = {name: LAYOUTS[name] for name in ("columns and rows", "rows first", "stored by rows", "heads")}
+OVER_THREE_AXES |= {"both": ("two_layers", BOTH), "one tensor along two axes": ("gpt", QUERIES_AND_VALUES)}
 # Layers that are computed again, and if a step sends more then.
 AGAIN = {
     "columns and rows": (("up", "down"), True),
@@ -73,12 +79,11 @@ def test_what_is_planned_to_be_sent_is_what_a_step_sends(name, mesh, ranks):
     assert not is_more or sent[1] > sent[0]
 
 
-@pytest.mark.parametrize("name", ["columns and rows", "rows first", "stored by rows", "heads"])
+@pytest.mark.parametrize("name", OVER_THREE_AXES)
 def test_what_is_planned_over_three_axes_is_what_a_step_sends(name, ranks):
-    model, layout = LAYOUTS[name]
-    for wanted in (layout, BOTH) if model == "two_layers" else (layout,):
-        [[found]] = ranks(1).run(search_tasks.compare_named, name=model, layout=wanted, mesh=(2, 2, 2))
-        require_same(found)
+    model, layout = OVER_THREE_AXES[name]
+    [[found]] = ranks(1).run(search_tasks.compare_named, name=model, layout=layout, mesh=(2, 2, 2))
+    require_same(found)
 
 
 def require_same(found: dict) -> None:
