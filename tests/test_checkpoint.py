@@ -14,6 +14,7 @@ import pytest
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.disk import Disk
+from keras_par.checkpoint.files import write_arrays
 from keras_par.checkpoint.grid import in_a_row
 from keras_par.checkpoint.load import load_checkpoint
 from keras_par.checkpoint.manifest import CheckpointError, File, Manifest
@@ -299,6 +300,21 @@ def test_only_the_best_is_kept(ranks, tmp_path):
 def test_by_the_clock_of_rank_0_on_all_ranks(ranks, tmp_path):
     first, second = ranks(2).run(checkpoint_tasks.by_the_clock, folder=str(tmp_path), period=4.0)
     assert first == second == ["CKP-1_4", "CKP-2_3", "CKP-3_2", "CKP-4_1", "CKP-4_5", "CKP-5_4"]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_that_before_writing_ends(tmp_path, monkeypatch):
+    """So that a crash of the machine leaves no name without its bytes."""
+    path, synced, fsync = tmp_path / "CKP-1_5.npz", [], os.fsync
+
+    def noted(descriptor):
+        synced.append((os.fstat(descriptor), path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    num_bytes, _ = write_arrays(path, {"model/a": np.ones([300, 100])})
+    [(of_file, has_name), (of_folder, is_there)] = synced
+    assert os.path.samestat(of_file, path.stat()) and of_file.st_size == num_bytes and not has_name
+    assert os.path.samestat(of_folder, tmp_path.stat()) and is_there
 
 
 def test_writing_does_not_keep_a_step_waiting(ranks, tmp_path):
