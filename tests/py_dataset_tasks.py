@@ -7,6 +7,7 @@ import warnings
 from unittest import mock
 
 import keras
+import numpy as np
 from keras.src.trainers.data_adapters import py_dataset_adapter
 
 from tests.cases import crossentropy, network, rows
@@ -30,6 +31,45 @@ class Batches(keras.utils.PyDataset):
     def __getitem__(self, index):
         begin = index % NUM_BATCHES * BATCH_SIZE
         return self.x[begin : begin + BATCH_SIZE], self.y[begin : begin + BATCH_SIZE]
+
+
+class Turning(keras.utils.PyDataset):
+    """Batches of rows whose order is another before and after each epoch."""
+
+    def __init__(self, batch_size: int):
+        super().__init__()
+        self.arrays, self.batch_size = rows(NUM_BATCHES * BATCH_SIZE), batch_size
+
+    @property
+    def num_batches(self):
+        return NUM_BATCHES * BATCH_SIZE // self.batch_size
+
+    def __getitem__(self, index):
+        return tuple(array[self.batch_size * index :][: self.batch_size] for array in self.arrays)
+
+    def on_epoch_begin(self):
+        self.turn(1)
+
+    def on_epoch_end(self):
+        self.turn(7)
+
+    def turn(self, num_rows: int) -> None:
+        self.arrays = [np.roll(array, num_rows, 0) for array in self.arrays]
+
+
+def train_on_turning(distributed: bool) -> list:
+    """Weights after epochs of batches that are dealt out to ranks, each of which has a part of one process's."""
+    data: keras.utils.PyDataset = Turning(2 * BATCH_SIZE)
+    if distributed:
+        import keras_par as kp
+
+        data = kp.data.shard(Turning(2 * BATCH_SIZE // kp.size()))
+    seed(distributed)
+    with strategy_scope(distributed):
+        model = network()
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), crossentropy())
+    model.fit(data, shuffle=False, epochs=3, verbose=0)
+    return model.get_weights()
 
 
 def train(

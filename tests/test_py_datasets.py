@@ -33,6 +33,15 @@ def test_the_order_is_that_of_one_process(is_infinite, workers, steps, ranks, pl
         assert log_distance(result["logs"], twin["logs"]) < 2e-5
 
 
+def test_one_that_is_dealt_out_hears_of_epochs(ranks, plain, exactness):
+    [twin], results = together(
+        plain.begin(tasks.train_on_turning, distributed=False), ranks(2).begin(tasks.train_on_turning, distributed=True)
+    )
+    assert len(results) == 2
+    for weights in results:
+        exactness(relative_distance(weights, twin), 1e-6)
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("steps", [3, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (7, 11))])
