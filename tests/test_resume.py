@@ -37,7 +37,7 @@ def whole(ranks, tmp_path_factory):
 QUICK = [
     (2, "arrays"),
     *((2, data) for data in ("dataset", "unknown length", "py_dataset in parts", "loader", "sampler")),
-    *((1, data) for data in ("arrays", "dataset")),
+    *((1, data) for data in ("arrays", "dataset", "cached")),
 ]
 SLOW = [(size, data) for size in (2, 1) for data in DATA if (size, data) not in QUICK]
 
