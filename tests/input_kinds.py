@@ -215,6 +215,20 @@ def count_shards(kind: str, remainder: str, folder: str | None = None) -> dict:
     }
 
 
+def numbers_tested() -> list:
+    """The mean of the rows' numbers in fit's validation and in evaluate, and how many rows predict returns."""
+    import keras_par as kp
+
+    assert kp.size() > 1
+    x, _ = columns()
+    with kp.DataParallel(remainder="drop").scope():
+        model = counter()
+        model.compile("sgd", "mse", metrics=[keras.metrics.MeanMetricWrapper(lambda true, _: true, name="number")])
+        logs = model.fit(x, x, batch_size=BATCH_SIZE, validation_data=(x, x), verbose=0).history
+        tested = model.evaluate(x, x, batch_size=BATCH_SIZE, verbose=0, return_dict=True)
+        return [*logs["val_number"], tested["number"], len(model.predict(x, batch_size=BATCH_SIZE, verbose=0))]
+
+
 def files(folder: str) -> list[Path]:
     """A file a row, with its number."""
     names = [Path(folder) / f"row{number}.txt" for number in range(NUM_ROWS)]

@@ -76,6 +76,11 @@ def test_a_last_batch_with_fewer_rows_than_ranks_is_dropped_whole(kind, ranks):
         assert sum(counts) == 2 * 18  # of 7, 7, 7 and 2 rows
 
 
+def test_only_training_leaves_odd_rows_out(ranks):
+    mean = (NUM_ROWS - 1) / 2
+    assert ranks(2).run(input_kinds.numbers_tested) == [[mean, mean, NUM_ROWS]] * 2
+
+
 @pytest.mark.parametrize("kind", [*SHARDED, "generator", "few_batches"])
 @pytest.mark.parametrize("size", SIZES)
 def test_shards_of_the_user_exactly(kind, size, ranks, folder):
