@@ -7,7 +7,7 @@ from tests import callback_memory_tasks as tasks
 from tests.compare import relative_distance
 from tests.ranks.pool import Failure
 
-STOPS = {"middle": (5, 2), "epoch end": (4, None), "first steps": (1, 4)}
+STOPS = {"middle": (4, 3), "epoch end": (4, None), "first steps": (1, 4)}
 
 
 @pytest.fixture(scope="module")
