@@ -146,8 +146,9 @@ def new_model() -> keras.Model:
         return network()
 
 
-def save_to(path: str) -> None:
-    new_model().save(path)
+def save_to(path: str, kind: str = "keras") -> None:
+    _, save, _ = KINDS[kind]
+    save(new_model(), path)
 
 
 def save_where_something_is(folder: str) -> dict:
@@ -247,7 +248,7 @@ def go_back_to_a_file(folder: str, mesh: tuple | None, divided: str | None = Non
     if mesh is not None:
         import keras_par as kp
 
-        scope = (kp.DataParallel(zero=zero) if zero else strategy(mesh, divided)).scope()
+        scope = (kp.DataParallel(zero=zero, zero_min_kb=0) if zero else strategy(mesh, divided)).scope()
     draw = np.random.default_rng(3)
     x, y = draw.normal(size=(80, 4)), draw.normal(size=(80, 1))
     keras.utils.set_random_seed(5)

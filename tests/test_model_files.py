@@ -67,6 +67,14 @@ def test_a_folder_that_is_missing_is_told_as_keras_tells_it(ranks, tmp_path):
         assert "missing/m.keras'" in result.message
 
 
+def test_a_file_that_names_others_is_not_there_before_them(ranks, tmp_path):
+    """Weights are in several files, and a folder has the name of the second, which so cannot be written."""
+    tmp_path.joinpath("m_00001.weights.h5").mkdir()
+    results = ranks(2).attempt(tasks.save_to, path=str(tmp_path / "m.weights.json"), kind="sharded")
+    assert [result.kind for result in results] == ["IsADirectoryError"] * 2
+    assert not tmp_path.joinpath("m.weights.json").exists()
+
+
 def test_only_rank_0_asks_before_it_writes_over_a_file(ranks, tmp_path):
     results = ranks(2).run(tasks.save_over_a_file, path=str(tmp_path / "m.keras"))
     assert [result["asked"] for result in results] == [1, 0]
