@@ -235,6 +235,7 @@ ALONE = {
     "test_model_parallel.py::test_a_mesh_ends_where_one_process_ends": ["outputs-adam-mesh33"],
     "test_own_logs.py::test_what_steps_do_besides_is_one_processs": ["attributes-True-keras"],
     "test_random.py::test_ranks_end_where_one_process_ends_with_its_random_numbers": [
+        "2-adversarial",
         "2-binomial",
         "2-categorical-static",
         "2-generator-static",
