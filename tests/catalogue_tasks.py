@@ -66,6 +66,19 @@ def load(arguments: list) -> dict:
     }
 
 
+def made_unevenly(path: str) -> dict:
+    """Which variables a strategy's file divides of a model with three heads and 15 units, and what is logged of it."""
+    import keras_par as kp
+    from tests.random_tasks import logged
+
+    with logged() as messages, kp.load_strategy(path).scope():
+        x = keras.layers.Input((5, 8))
+        y = keras.layers.MultiHeadAttention(3, 4, name="attention")(x, x)
+        model = keras.Model(x, keras.layers.Dense(4, name="down")(keras.layers.Dense(15, name="up")(y)))
+    parts = [each for each in model.weights if getattr(each, "local_shape", each.shape) != each.shape]
+    return {"size": kp.size(), "divided": [each.path for each in parts], "messages": messages}
+
+
 def train_with_other_names() -> None:
     """Trains a model of which no layer is called as the file has it."""
     import numpy as np

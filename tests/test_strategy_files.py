@@ -270,6 +270,25 @@ def test_load_strategy_takes_a_path_and_meshes_of_any_kind(ranks, tmp_path):
         assert (found["kind"], found["options"][2]) == ("DataParallel", "bf16")
 
 
+UNEVEN = """
+[mesh]
+model = -1
+[layout]
+"attention/query/kernel" = ["-", "model", "-"]
+"up/kernel" = { axes = ["-", "model"], indivisible = "replicate" }
+"down/kernel" = ["-", "model"]
+"""
+
+
+def test_what_an_axis_does_not_divide_is_whole_in_attention_and_where_the_file_says_so(ranks, tmp_path):
+    (tmp_path / "mine.toml").write_text(UNEVEN)
+    for found in ranks(2).run(catalogue_tasks.made_unevenly, path=str(tmp_path / "mine.toml")):
+        assert (found["size"], found["divided"]) == (2, ["down/kernel"])
+        query, up = found["messages"]
+        assert query.startswith("keras-par: 'attention/query/kernel' is not divided, because ")
+        assert up.startswith("keras-par: 'up/kernel' is not divided, because ")
+
+
 def test_a_device_mesh_without_the_axis_is_refused(ranks):
     [failure, _] = ranks(2).attempt(catalogue_tasks.load, arguments=["gpt2", "other axes"])
     assert failure.message == (
