@@ -116,6 +116,7 @@ def by_hand() -> dict:
         "mean": (same, lambda x: kp.ops.all_reduce(x, "mean")),
         "max": (same, lambda x: kp.ops.all_reduce(x, "max")),
         "min": (same, lambda x: kp.ops.all_reduce(x, "min")),
+        "max of equals": (tf.ones_like(same), lambda x: kp.ops.all_reduce(x, "max")),
         "all_to_all": (same * tf.range(2.0 * size), kp.ops.all_to_all),
         "broadcast": (same, lambda x: kp.ops.broadcast(x, size - 1)),
     }

@@ -47,7 +47,7 @@ def expected(size: int, name: str, values: list[np.ndarray]) -> tuple[list[np.nd
     if name in ("min", "max"):
         owner = 0 if name == "min" else size - 1
         return [values[owner]] * size, [all_weights * (rank == owner) for rank in range(size)]
-    factor = 1.0 / size if name == "mean" else 1.0
+    factor = 1.0 / size if name in ("mean", "max of equals") else 1.0
     return [factor * sum(values)] * size, [factor * all_weights * ones] * size
 
 
@@ -58,6 +58,7 @@ def test_collectives_and_their_gradients_are_those_of_all_ranks(size, ranks):
     assert [result["offset"] for result in results] == [rank * (rank + 1) // 2 for rank in range(size)]
     given = {name: [np.full(2 * size, rank + 1.0) for rank in range(size)] for name in ("sum", "mean", "min", "max")}
     given["broadcast"] = given["sum"]
+    given["max of equals"] = [np.ones(2 * size)] * size
     given["all_to_all"] = [value * np.arange(2 * size) for value in given["sum"]]
     given["all_gather"] = [np.arange(2.0 * (r + 1)).reshape(r + 1, 2) + 10 * r for r in range(size)]
     for name, values in given.items():

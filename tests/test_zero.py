@@ -102,6 +102,11 @@ def test_replicas_send_each_other_parts_of_gradients_only(ranks):
         assert 40 * 4 in gathered and 80 * 4 in scattered and 40 * 4 in summed and 80 * 4 not in summed
 
 
+def test_ranks_of_all_replicas_are_dealt_other_rows(ranks):
+    rows = ranks(4).run(zero_tasks.dealt, zero=3, zero_min_kb=0, zero_ranks=2)
+    assert rows == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
 @pytest.mark.parametrize(("zero_ranks", "said"), [(3, "zero_ranks=3 does not divide the 4 ranks"), (0, "is unknown")])
 def test_replicas_that_cannot_be_are_refused(zero_ranks, said, ranks):
     for failure in ranks(4).attempt(zero_tasks.train_uneven, optimizer="adam", zero=3, zero_ranks=zero_ranks):
