@@ -46,8 +46,7 @@ browser:
 	fi > /dev/null 2>&1; \
 	echo "The tests of the report need a browser: install Chromium and ChromeDriver (Debian: chromium chromium-driver)."
 
-# Two processes share the tests. In `make test` one runs those of pools of ranks, the other what starts jobs; elsewhere,
-# where jobs take longer than pools, each has pools of its own.
+# Two processes share the tests: one runs those of pools of several ranks, the other what starts jobs, and the rest.
 WORKERS ?= 2
 PYTEST := python -m pytest --numprocesses $(WORKERS)
 # TensorFlow's optimizer of graphs takes a seventh of the time of pools: they do without it here, not in `make test-long`.
@@ -63,7 +62,7 @@ test-fast: setup
 
 # Whole jobs and trainings that would make `make test` twice as long; continuous integration runs them, too.
 test-long: setup browser
-	$(PYTEST) --dist worksteal -m "long and not slow and not cluster and not gpu"
+	$(PYTEST) -m "long and not slow and not cluster and not gpu"
 
 # Hosts are network namespaces with OpenSSH servers, or a SLURM, of their own, which root makes.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env env PATH="$$PATH")
@@ -96,7 +95,7 @@ branches: setup
 	python -m tests.branches $(BRANCHES) $(DURATIONS)
 
 test-all: check browser
-	$(PYTEST) --dist worksteal -m "not cluster and not gpu"
+	$(PYTEST) -m "not cluster and not gpu"
 	$(MAKE) test-cluster CLUSTER_TESTS=cluster
 	$(MAKE) test-keras KERAS=3.14.0
 	$(MAKE) test-keras KERAS=nightly

@@ -250,6 +250,8 @@ ALONE = {
     "test_search.py::test_what_is_planned_to_be_sent_is_what_a_step_sends": ["softmax-mesh2"],
     "test_steps.py::test_steps_of_ones_own_end_where_one_process_ends": [
         "2-contractive",
+        "2-gradient-norm-penalty",
+        "2-jacobian-of-tasks",
         "2-nested-sources",
         "2-sparse-gradients",
         "2-sum-beside-means",
