@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import launcher
 from tests.branches import note_test
 from tests.budget import Budget
-from tests.durations import DURATIONS, Recorder, kind_of, uses_pools
+from tests.durations import DURATIONS, Recorder, asking_for_pools, kind_of
 from tests.ranks.pool import RankPool
 from tests.sweeps import ALONE, EVERY, LONG_EVERY, NONE
 
@@ -56,6 +57,7 @@ def pytest_runtest_setup(item):
 
 def pytest_runtest_teardown(item):
     """Between tests, because fixtures and tests hold on to a pool."""
+    launcher.kill_all()
     for each in _pools.values():
         each.renew()
     if ("plain", 1) in _pools:
@@ -125,7 +127,7 @@ class Workers:
         node.config.pluginmanager.get_plugin(BUDGET).yardsticks.extend(output.get(YARDSTICKS, []))
 
     def pytest_xdist_make_scheduler(self, config, log):
-        """One process runs the files that use pools of several, each of which it starts once; others run the rest.
+        """One process runs the tests that use pools of several, each of which it starts once; others run the rest.
 
         Ranks poll, so that those of two such processes would keep each other from the cores.
         """
@@ -135,7 +137,9 @@ class Workers:
 
         class Scheduling(LoadScopeScheduling):
             def _split_scope(self, nodeid: str) -> str:
-                return "pools of ranks" if uses_pools(config.rootpath / nodeid.partition("::")[0]) else nodeid
+                path, _, name = nodeid.partition("::")
+                asks = name.partition("[")[0] in asking_for_pools(config.rootpath / path)
+                return "pools of ranks" if asks else path
 
         return Scheduling(config, log)
 

@@ -32,13 +32,16 @@ def imports(path: Path) -> frozenset[str]:
 
 
 @cache
-def uses_pools(path: Path) -> bool:
-    """True if a file's tests or fixtures ask for plain Keras or for several ranks, which wait for each other."""
+def asking_for_pools(path: Path) -> frozenset[str]:
+    """The tests and fixtures of a file that ask for pools, none if that is never for plain Keras or several ranks."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
-    asked = {arg.arg for node in nodes if isinstance(node, ast.FunctionDef) for arg in node.args.args}
+    asked = {node.name: {each.arg for each in node.args.args} for node in nodes if isinstance(node, ast.FunctionDef)}
+    found = set(POOLS)
+    while more := {name for name, arguments in asked.items() if arguments & found} - found:
+        found |= more
     calls = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "ranks")
-    sizes = {ast.unparse(call.args[0]) for call in calls}
-    return "plain" in asked or ("ranks" in asked and sizes != {"1"})
+    is_one = {ast.unparse(call.args[0]) for call in calls} == {"1"}
+    return frozenset() if is_one and not any("plain" in each for each in asked.values()) else frozenset(found)
 
 
 def kind_of(item) -> str:

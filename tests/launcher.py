@@ -23,6 +23,8 @@ MARK = "KERAS_PAR_TEST_JOB"  # a variable that every process of a job inherits
 PROGRAMS = Path(__file__).parent / "programs"
 GONE_SECONDS = 20.0  # for processes that were killed to be reaped
 
+_running: set["Job"] = set()  # whose end nobody has waited for yet
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -80,6 +82,7 @@ class Job:
             text=True,
             preexec_fn=before,
         )
+        _running.add(self)
 
     def processes(self) -> list[psutil.Process]:
         """All processes of the job that run, the launcher among them."""
@@ -114,6 +117,8 @@ class Job:
             self.kill()
             stdout, stderr = self.process.communicate()
             raise AssertionError(f"the job did not end within {seconds} s:\n{stdout}\n{stderr}") from None
+        finally:
+            _running.discard(self)
         ended = Ended(self.process.returncode, stdout or "", stderr, time.monotonic() - self._began, time.time())
         if leaves_nothing:
             self.require_gone()
@@ -131,6 +136,14 @@ class Job:
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def kill_all() -> None:
+    """Kills the jobs that a test has left running, as one that has failed may."""
+    while _running:
+        job = _running.pop()
+        job.kill()
+        job.process.communicate()
 
 
 def command_of(process: psutil.Process) -> list[str]:

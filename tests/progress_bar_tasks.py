@@ -5,7 +5,6 @@ import io
 import time
 
 import keras
-import numpy as np
 
 from tests.tasks import build, seed, strategy_scope
 
@@ -61,7 +60,7 @@ def progress(
     return {
         "printed": out.getvalue(),
         "logs": history.history,
-        "seconds_a_step": float(np.median(np.diff(ends))),
+        "seconds": ends[-1] - ends[-6],
         "weights": model.get_weights(),
         "functions": functions,
         "communicator": active(),

@@ -21,7 +21,7 @@ QUICK = [row for row in PAIRS if row["execution"] != "XLA" or trainings.num_rank
 EACH = fewest(sorted(QUICK, key=trainings.num_ranks), lambda row: set(row.items()))
 MANY_VALUES = ("model", "optimizer", "input")
 WITH_EACH_STRATEGY = fewest(
-    PAIRS, lambda row: {(row["strategy"], axis, row[axis]) for axis in AXES if axis not in MANY_VALUES}
+    QUICK, lambda row: {(row["strategy"], axis, row[axis]) for axis in AXES if axis not in MANY_VALUES}
 )
 USUAL = {axis: values[0] for axis, values in AXES.items()}
 NUM_PARTS = 40  # of the trainings that all triples take

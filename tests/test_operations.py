@@ -3,13 +3,14 @@
 import pytest
 
 from tests import operation_tasks
+from tests.patience import PATIENCE
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("in_turns", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(in_turns, ranks):
     """Of each function two calls in turns, eagerly and in a graph, or all four; and gradients."""
-    results = ranks(2).run(operation_tasks.differences, in_turns=in_turns)
+    results = ranks(2).run(operation_tasks.differences, 2 * PATIENCE, in_turns=in_turns)
     assert [result["size"] for result in results] == [2, 2]
     for result in results:
         assert result["differ"] == {}
@@ -26,7 +27,7 @@ def test_operations_without_a_rule_give_what_they_give_with_whole_tensors(in_tur
 @pytest.mark.parametrize("axes", [(None, "model"), pytest.param(("model", None), marks=pytest.mark.slow)])
 def test_operations_with_a_rule_give_what_they_give_with_whole_tensors(axes, ranks):
     """Also along other dims, and along all; and gradients."""
-    results = ranks(2).run(operation_tasks.differences, in_turns=True, with_rule=True, axes=axes)
+    results = ranks(2).run(operation_tasks.differences, 2 * PATIENCE, in_turns=True, with_rule=True, axes=axes)
     assert [result["size"] for result in results] == [2, 2]
     for result in results:
         assert result["differ"] == {}

@@ -43,9 +43,10 @@ def test_rank_0_prints_figures_of_all_ranks_and_names_the_slowest(slow_rank, ran
         slow, fast = milliseconds(match[8], match[9]), milliseconds(match[11], match[12])
         # The callback that pauses comes after the bar, so of 5 steps the last one's pause is not in the epoch's line.
         assert slow >= 225
-        assert fast < 60
+        assert fast < slow / 2
         assert 25 <= int(match[6]) <= 60  # one rank waits nearly all the time, the other hardly ever
-    assert float(lines[1][5]) == pytest.approx(15 / results[0]["seconds_a_step"], rel=0.4)
+    seconds = results[0]["seconds"]  # of the last epoch, in the line's without the last pause
+    assert 0.9 * 75 / seconds < float(lines[1][5]) < 1.1 * 75 / (seconds - 0.3)
 
 
 def test_the_share_of_collectives_is_small_where_ranks_are_alike(ranks):

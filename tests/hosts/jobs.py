@@ -1,6 +1,7 @@
 """Jobs on hosts that one machine plays, and what they leave there."""
 
 import contextlib
+import functools
 import re
 import subprocess
 from collections.abc import Callable, Collection, Iterator
@@ -56,17 +57,8 @@ def start(hosts: Hosts, *arguments, **variables) -> Job:
 @contextlib.contextmanager
 def starter(hosts: Hosts) -> Iterator[Callable[..., Job]]:
     """A function that starts a job on the first host; at the end nothing of any may be left on any host."""
-    before, started = Residents(hosts), []
-
-    def one(*arguments, **variables) -> Job:
-        started.append(start(hosts, *arguments, **variables))
-        return started[-1]
-
-    yield one
-    for each in started:
-        if each.process.poll() is None:
-            each.kill()
-            each.process.communicate()
+    before = Residents(hosts)
+    yield functools.partial(start, hosts)
     left = before.left()
     for name in hosts.names:
         hosts.end(name, before.of(name))
