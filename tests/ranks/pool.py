@@ -23,7 +23,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RENEWED_AFTER = 450  # tasks, of each of which TensorFlow keeps graphs and memory
 TEST = "PYTEST_CURRENT_TEST"  # pytest's
 HANGS = "did not return on all"  # how an error begins
-CYCLE_TIME = "1"  # milliseconds, Horovod's default; ranks of a pool are stopped where they would pause
 # Of programs that use what `tests/lean` takes away.
 WITH_EXTRAS = {"PYTHONPATH": str(REPOSITORY)}
 
@@ -100,7 +99,7 @@ class RankPool:
         key = secrets.token_hex(16)
         address = str(self._folder / f"{time.monotonic_ns()}.socket")
         launcher = mpirun(self.size) if self.kind == "ranks" else []
-        variables = {"KERAS_PAR_TEST_KEY": key, "HOROVOD_CYCLE_TIME": CYCLE_TIME}
+        variables = {"KERAS_PAR_TEST_KEY": key}
         variables |= {MEASURED: ""} if self.kind == "plain" else {}
         with Listener(address, "AF_UNIX", authkey=key.encode()) as listener, self._log.open("ab") as log:
             self._job = subprocess.Popen(
