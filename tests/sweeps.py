@@ -21,7 +21,7 @@ EVERY = {
     "test_callback_memory.py::test_on_as_many_ranks_it_decides_the_same_bit_by_bit": NONE,
     "test_callback_memory.py::test_the_training_has_something_to_remember": NONE,
     "test_callbacks.py::test_checkpoints_keep_the_newest": NONE,
-    "test_catalogue.py::test_a_strategy_ends_where_one_process_ends": NONE,
+    "test_catalogue.py::test_a_strategy_ends_where_one_process_ends": 18,
     "test_checkpoint.py::test_load_checkpoint_in_a_plain_script": NONE,
     "test_checkpoint.py::test_writing_does_not_keep_a_step_waiting": NONE,
     "test_collectives.py::test_a_reducer_sums_or_averages_every_kind_of_gradient": 5,
