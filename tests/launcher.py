@@ -21,7 +21,7 @@ from tests.ranks.pool import REPOSITORY, environment
 
 MARK = "KERAS_PAR_TEST_JOB"  # a variable that every process of a job inherits
 PROGRAMS = Path(__file__).parent / "programs"
-GONE_SECONDS = 20.0  # for processes that were killed to be reaped
+GONE_SECONDS = 3.0  # for processes that were killed to be reaped
 
 _running: set["Job"] = set()  # whose end nobody has waited for yet
 

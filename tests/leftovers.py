@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.present import present
 
 SHARED = Path("/dev/shm")
-GONE_SECONDS = 20.0
+GONE_SECONDS = 3.0
 OF_TENSORFLOW = "__autograph_generated_file"  # which it removes at exit only, so not where a process is killed
 
 

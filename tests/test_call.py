@@ -205,7 +205,7 @@ def test_an_interrupt_ends_the_ranks_and_raises_in_the_caller(how, tmp_path):
     job = Job(script(tmp_path, INTERRUPTED), tmp_path, *how, launcher=())
     job.wait_until_ready(tmp_path)
     job.signal(signal.SIGINT)
-    ended = job.wait()
+    ended = job.wait(30)
     assert ended.status == 0 and ended.stdout.splitlines() == ["interrupted", "[3, 3]"], ended.stderr
     assert "stopping all ranks after the step under way" in ended.stderr
 
@@ -217,7 +217,7 @@ def test_sigterm_ends_the_caller_once_the_ranks_are_gone(tmp_path):
     [folder] = {Path(word).parent for word in words if "/.keras-par-" in word}
     assert folder.is_dir()
     job.signal(signal.SIGTERM)
-    assert job.wait().status == -signal.SIGTERM
+    assert job.wait(30).status == -signal.SIGTERM
     assert not folder.exists()
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests import leftovers
 from tests.launcher import Job, command_of, program
 
+LIMIT_SECONDS = 60  # of which a fault takes some 25 at most; the rest is a busy machine's
 HANG_AFTER = 2.0
 FAULTS = ("error", "unheard", "exit", "gone", "atexit", "exec", "closed", "fault", "kill", "hang")
 PASSES_NOT = ("gone", "atexit", "exec")  # after which a rank cannot return, whatever is to happen at a hang
@@ -50,7 +51,7 @@ def test_a_fault_is_named_and_leaves_nothing(seed, tmp_path):
         job.wait_for(meetings / f"{1 - culprit}.0")
         time.sleep(draw.random() * 2)
         job.signal(asks)
-    ended = job.wait()
+    ended = job.wait(LIMIT_SECONDS)
     assert ended.status != 0, ended.stderr
     if not asks:
         assert re.search(rf"[Rr]ank {culprit}\b", ended.last_panel), ended.stderr
@@ -96,7 +97,7 @@ def test_a_training_with_a_fault_ends_names_it_and_leaves_nothing(seed, tmp_path
                 time.sleep(draw.random())
                 job.signal(getattr(signal, name))
     finally:
-        ended = job.wait()
+        ended = job.wait(LIMIT_SECONDS)
     took = ended.end - (tmp_path / "fault").stat().st_mtime
     print(f"took {took:.1f} s", ended.stderr[-3000:])
     if restarts:

@@ -93,7 +93,7 @@ def test_a_job_that_its_user_kills_is_told_with_its_place(tmp_path):
     job.signal(signal.SIGINT)
     job.wait_until(lambda: of_kind(tmp_path / "out", "interrupt"))
     job.signal(signal.SIGINT)
-    ended = job.wait()
+    ended = job.wait(30)
     assert ended.status == 130 and "outside of fit" not in ended.stderr
     assert "stopped by SIGINT when a rank was at step 6 of epoch 1;" in ended.stderr
 
@@ -122,7 +122,7 @@ def test_ctrl_c_in_the_last_steps_of_a_fit_ends_the_script(tmp_path):
     job = Job("-np", 2, script, tmp_path)
     job.wait_until_ready(tmp_path)
     job.signal(signal.SIGINT)
-    ended = job.wait()
+    ended = job.wait(15)
     assert ended.status == 130 and "went on" not in ended.stdout
     assert ended.stderr.count("stopped by its user at the end of fit") == 2
     assert "stopped at the end of fit on all ranks, by SIGINT" in ended.stderr
@@ -219,7 +219,7 @@ def test_agents_and_the_launcher_sleep_while_nothing_happens_also_under_nohup(tm
     assert len(used) >= 3 and max(used.values()) < 0.06, used
     assert job.process.poll() is None
     job.signal(signal.SIGTERM)
-    ended = job.wait()
+    ended = job.wait(20)
     assert ended.status == 143 and ended.stderr.count("KeyboardInterrupt") == 2
 
 
@@ -243,7 +243,7 @@ def test_ranks_that_get_the_launchers_signal_themselves_have_not_failed(tmp_path
     job.signal(signal.SIGTERM)
     for rank in ranks:
         rank.terminate()
-    ended = job.wait()
+    ended = job.wait(20)
     assert ended.status == 143 and not ended.panels
     assert ended.stderr.splitlines()[-1] == (
         "keras-par: stopped where each rank was, as the ranks got SIGTERM themselves; no checkpoint was written"

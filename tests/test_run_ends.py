@@ -12,6 +12,7 @@ from keras_par.launch.started import Program
 from tests import jobs
 from tests.launcher import Job, program, run
 
+GONE_SECONDS = 4.0
 SHARED = Path("/dev/shm")
 
 
@@ -28,7 +29,7 @@ def test_a_killed_launcher_leaves_no_mpirun_and_no_shared_memory(tmp_path):
     assert len(semaphores) == 2 and all((SHARED / f"sem.{name}").exists() for name in semaphores)
     job.signal(signal.SIGKILL)
     job.process.communicate()
-    job.require_gone()
+    job.require_gone(GONE_SECONDS)
     assert not list(SHARED.glob(segments)) and not session.exists()
     assert not [name for name in semaphores if (SHARED / f"sem.{name}").exists()]
 

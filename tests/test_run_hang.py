@@ -112,4 +112,4 @@ def test_ranks_that_save_after_an_interrupt_are_left_to_it(tmp_path):
         ended.stderr.splitlines()[-1],
     )
     assert found and found.group(1, 2) == found.group(4, 3), ended.stderr
-    assert other.wait().status == 130 and (script / "has saved").exists()
+    assert other.wait(20).status == 130 and (script / "has saved").exists()

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.launcher import Job, events, of_kind, program, run, run_all
-from tests.patience import PATIENCE, comes_to_be
+from tests.patience import comes_to_be
 from tests.ranks.pool import REPOSITORY, environment
 
 
@@ -62,7 +62,7 @@ def test_in_the_background(tmp_path):
     are_ready = comes_to_be(lambda: all((tmp_path / f"ready.{rank}").exists() for rank in range(2)))
     assert are_ready, (tmp_path / "out/log").read_text()
     os.kill(pid, signal.SIGINT)
-    psutil.Process(pid).wait(PATIENCE)
+    psutil.Process(pid).wait(20)
     job.require_gone()
     assert "stopping all ranks" in (tmp_path / "out/log").read_text()
 
@@ -112,7 +112,7 @@ def test_output_that_nobody_reads_does_not_make_the_launcher_deaf():
         job.signal()
         time.sleep(1)
         job.signal()
-        ended = job.wait()
+        ended = job.wait(20)
         os.close(reader)
         return ended.status
 

@@ -7,10 +7,11 @@ import subprocess
 from collections.abc import Callable, Collection, Iterator
 
 from tests.hosts.namespaces import Hosts
-from tests.launcher import GONE_SECONDS, Ended, Job
+from tests.launcher import Ended, Job
 from tests.patience import comes_to_be
 
 SLOWLY = {"PAUSE": "0.1"}  # seconds, of each step: a training of few steps that lasts
+GONE_SECONDS = 20.0  # for processes that were ended to be reaped
 ENDED_WITHIN = 20.0  # seconds from a trouble to the end of its job
 
 
