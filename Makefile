@@ -49,8 +49,6 @@ browser:
 # Two processes share the tests: one runs those of pools of several ranks, the other what starts jobs, and the rest.
 WORKERS ?= 2
 PYTEST := python -m pytest --numprocesses $(WORKERS)
-# TensorFlow's optimizer of graphs takes a seventh of the time of pools: they do without it here, not in `make test-long`.
-test: export KERAS_PAR_TEST_GRAPPLER := 0
 # Trainings in plain Keras that the tests may last as long as: some 640 at the last look, 940 beside four busy processes.
 BUDGET ?= 1300
 test: check browser
@@ -68,12 +66,15 @@ test-long: setup browser
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env env PATH="$$PATH")
 CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client slurm-wlm munge
 CLUSTER_TESTS ?= cluster and not slow
-# No other file is read: three processes would import TensorFlow and all tests first.
+# Each file stays in one process, so that those of many minutes begin first.
+CLUSTER_LONGEST := tests/test_ray.py $(addprefix tests/hosts/test_, lost_hosts.py slurm_time.py slurm.py)
+# No other file is read: four processes would import TensorFlow and all tests first.
 CLUSTER_FILES = $(shell grep --recursive --files-with-matches --include="test_*.py" mark.cluster tests)
+CLUSTER_ORDER = --dist loadfile --no-loadscope-reorder $(CLUSTER_LONGEST) $(filter-out $(CLUSTER_LONGEST),$(CLUSTER_FILES))
 test-cluster: setup
 	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { $(SUDO) apt-get update -qq && $(SUDO) $(CLUSTER); } > /dev/null 2>&1 || \
 	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
-	$(SUDO) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m "$(CLUSTER_TESTS)" $(CLUSTER_FILES)
+	$(SUDO) $(BIN)/python -m pytest --numprocesses 4 -m "$(CLUSTER_TESTS)" $(CLUSTER_ORDER)
 
 # What one GPU can show: fails without one. TensorFlow needs NVIDIA's libraries: pip install "tensorflow[and-cuda]".
 test-gpu: setup

@@ -53,6 +53,7 @@ def pool(kind: str, size: int) -> RankPool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     note_test(item.nodeid)
+    RankPool.has_grappler = item.get_closest_marker("grappler") is not None
 
 
 def pytest_runtest_teardown(item):

@@ -11,6 +11,7 @@ from tests import catalogue_tasks
 from tests.catalogue_cases import CASES, MESHES
 from tests.compare import relative_distance
 
+pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operations
 FILES = {file.stem: read_strategy(file) for file in catalogue().glob("*.toml")}
 TWINS: dict[str, dict] = {}
 

@@ -5,6 +5,7 @@ import pytest
 from tests import communicator_tasks as tasks
 from tests.jobs import start
 
+pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operations
 SIZES = {"alone": 1, "planned": 4, "group of one": 1}
 CASES = [
     *((1, kind) for kind in ("active", "alone", "planned")),

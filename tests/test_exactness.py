@@ -8,6 +8,7 @@ from tests.compare import comparable, log_distance, relative_distance, slot_dist
 from tests.layer_cases import CASES
 from tests.ranks.pool import together
 
+pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operations
 QUICK_ON_4 = ("adam", "accumulation", "batchnorm-synchronized", "embedding-adam", "one-row-left-over")
 LOG_TOLERANCE = 2e-5  # the loss of an epoch, which Keras sums in float32
 

@@ -5,6 +5,7 @@ import pytest
 from tests import program_contract
 from tests.ranks.pool import RankError, together
 
+pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operations
 BROKEN = {
     "twice": "gradients not reduced once",
     "silent": "other logs",

@@ -10,6 +10,7 @@ from tests.jobs import start
 from tests.launcher import program
 from tests.ranks.pool import together
 
+pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operations
 LAYOUTS = [recompute_tasks.DATA, *recompute_tasks.LAYOUTS]
 RECOMPUTED = {
     "blocks": ("block_.*",),

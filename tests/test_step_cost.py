@@ -8,6 +8,7 @@ import pytest
 from tests import step_cost_tasks
 from tests.ranks.pool import together
 
+pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operations
 MOST_OPERATIONS_MORE = 11  # than plain Keras's step: the rows' share, a weighted loss, and the reduction
 WAITING = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "Print", "PrintV2", "StringFormat")
 

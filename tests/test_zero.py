@@ -10,6 +10,7 @@ from tests.jobs import start
 from tests.launcher import program
 from tests.ranks.pool import Failure, together
 
+pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operations
 QUICK = {
     2: (
         "ema-accumulation-class-weight",

@@ -80,6 +80,8 @@ def mpirun(size: int) -> list[str]:
 class RankPool:
     """`size` ranks of one job, or, with `kind="plain"`, one process of Keras as it is; a new job after some tasks."""
 
+    has_grappler = False  # TensorFlow's optimizer of graphs, in tasks that begin from now on
+
     def __init__(
         self,
         size: int,
@@ -151,7 +153,7 @@ class RankPool:
         self._signal(signal.SIGCONT)
         self._begun = Begun(self, task, time.monotonic() + seconds, seconds)
         for connection in self._connections:
-            connection.send((task.__module__, task.__name__, arguments, os.environ.get(TEST, "")))
+            connection.send((task.__module__, task.__name__, arguments, os.environ.get(TEST, ""), self.has_grappler))
         return self._begun
 
     def _collect(self, begun: "Begun") -> list[Any]:

@@ -23,8 +23,6 @@ def main() -> None:
 
     gc.freeze()
     gc.enable()
-    if os.environ.get("KERAS_PAR_TEST_GRAPPLER") == "0":
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     if kind == "plain":
@@ -33,8 +31,9 @@ def main() -> None:
     with Client(address, "AF_UNIX", authkey=os.environ["KERAS_PAR_TEST_KEY"].encode()) as parent:
         parent.send((rank, size, os.getpid()))
         while (request := parent.recv()) is not None:
-            module, name, arguments, test = request
+            module, name, arguments, test, has_grappler = request
             note_test(test)
+            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not has_grappler})
             keras.distribution.set_distribution(None)
             keras.utils.clear_session(free_memory=False)
             keras.config.set_dtype_policy("float32")
