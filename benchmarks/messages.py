@@ -49,7 +49,7 @@ def measure() -> None:
 
         no_shared_memory = None  # which is noted here
 
-        def _pass(self, kind, name, collective, tensors, op="sum"):
+        def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
             tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
             size = sum((tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors)
             sent.append((kind, name, size, not tf.executing_eagerly()))

@@ -6,6 +6,8 @@ from itertools import product
 import numpy as np
 import tensorflow as tf
 
+from keras_par.comm.communicator import COLLECTIVES
+
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.int32, tf.int64)
 NUMPY_OPS = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}
 
@@ -48,7 +50,7 @@ def of_itself(communicator) -> Iterator[str]:
         yield f"local rank {communicator.local_rank} of {communicator.local_size}"
     if communicator.through("auto").size != size or communicator.through("horovod").size != size:
         yield "another size through another way"
-    for kind in ("all_reduce", "all_gather", "all_gather_equal", "all_to_all", "reduce_scatter", "broadcast"):
+    for kind in COLLECTIVES:
         if communicator.road(kind, [tf.zeros([2])]) not in ("horovod", "shared_memory", "two_levels", None):
             yield f"an unknown road for {kind}"
 

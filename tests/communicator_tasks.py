@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_par.comm import world
+from keras_par.comm.communicator import COLLECTIVES
 from keras_par.comm.counting import CountingCommunicator
 from keras_par.comm.measuring import MeasuringCommunicator
 from keras_par.comm.planned import PlannedCommunicator
@@ -49,7 +50,7 @@ class Broken(WrappedCommunicator):
         if breach == "ranks":
             self.ranks = self.ranks[:-1]
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
         results = collective(tensors)
         if kind == self.breach:
             return [tf.zeros_like(result) for result in results]
@@ -65,10 +66,7 @@ class Broken(WrappedCommunicator):
         return Broken(group, self.breach)
 
 
-BREACHES = (
-    *("all_reduce", "all_gather", "all_gather_equal", "all_to_all", "reduce_scatter", "broadcast"),
-    *("ranks", "dtype", "one too few", "gradient"),
-)
+BREACHES = (*COLLECTIVES, "ranks", "dtype", "one too few", "gradient")
 
 
 def look(kind: str) -> dict:

@@ -4,6 +4,7 @@ import abc
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -16,6 +17,24 @@ ReduceOp = Literal["sum", "mean", "min", "max"]
 Road = Literal["horovod", "shared_memory", "two_levels"]
 OBJECT = "kp.object"  # what collectives are called that carry objects
 DIGEST_BYTES, LABEL_BYTES = 16, 24
+
+
+@dataclass(frozen=True)
+class Collective:
+    """What a kind of collective takes and does."""
+
+    has_list: bool  # it takes several tensors, as one message or as one after another
+    is_reduced: bool  # it computes with numbers; others move bytes of any type
+
+
+COLLECTIVES = {
+    "all_reduce": Collective(has_list=True, is_reduced=True),
+    "reduce_scatter": Collective(has_list=True, is_reduced=True),
+    "all_gather": Collective(has_list=False, is_reduced=False),
+    "all_gather_equal": Collective(has_list=True, is_reduced=False),
+    "all_to_all": Collective(has_list=False, is_reduced=False),
+    "broadcast": Collective(has_list=True, is_reduced=False),
+}
 
 
 class Communicator(abc.ABC):

@@ -35,7 +35,7 @@ class CountingCommunicator(WrappedCommunicator):
         super().__init__(inner)
         self.calls: list[Call] = [] if calls is None else calls
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         sizes = [num_bytes(tensor, sent_as) for tensor in tensors]
         known = [size for size in sizes if size is not None]

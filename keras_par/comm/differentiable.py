@@ -114,7 +114,7 @@ def broadcast(tensor: tf.Tensor, group: Communicator, root_rank: int, name: Name
     return with_gradient(call, forward, [tensor])
 
 
-def exchange(tensor: tf.Tensor, group: Communicator, name: Name) -> tf.Tensor:
+def all_to_all(tensor: tf.Tensor, group: Communicator, name: Name) -> tf.Tensor:
     """The i-th of as many equal parts of dim 0 as there are ranks goes to rank i. Costs one all-to-all each way."""
 
     def forward(x):
@@ -122,7 +122,7 @@ def exchange(tensor: tf.Tensor, group: Communicator, name: Name) -> tf.Tensor:
 
     @tf.custom_gradient
     def call(x):
-        return forward(x), lambda upstream: exchange(upstream, group, name)
+        return forward(x), lambda upstream: all_to_all(upstream, group, name)
 
     return with_gradient(call, forward, [tensor])
 

@@ -66,7 +66,7 @@ class MeasuringCommunicator(WrappedCommunicator):
         """The time in collectives since the last `restart`, of those that are complete."""
         return self._stopwatch.seconds
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
         if tf.executing_eagerly():
             self._stopwatch.begin()
             try:

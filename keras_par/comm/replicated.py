@@ -18,7 +18,7 @@ class ReplicatedCommunicator(WrappedCommunicator):
         super().__init__(inner)
         self.replicas = replicas
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
         results = collective(tensors)
         return (
             self.replicas.all_reduce(results, f"{name}.replicas", sent_as=sent_as)

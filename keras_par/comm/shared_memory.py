@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_par.comm import native
 from keras_par.comm.branches import seen
-from keras_par.comm.communicator import Communicator, cast_to_send
+from keras_par.comm.communicator import COLLECTIVES, Communicator, cast_to_send
 from keras_par.comm.segments import Library, share
 from keras_par.comm.wrapped import WrappedCommunicator
 from keras_par.plan.layout import length_of
@@ -16,6 +16,12 @@ LAST = "_keras_par_last_shared"  # an attribute of graphs: the newest operation'
 DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.float16, tf.bfloat16)  # that are reduced
 OPS = ("sum", "min", "max")  # in the order of the library's
 NOT_BYTES = (tf.string, tf.resource, tf.variant)
+# The first dim of results that differs from that of what was given: by its length, the number of ranks and the rank.
+LENGTHS: dict[str, Callable[[int | None, int, int], int | None]] = {
+    "reduce_scatter": lambda length, size, rank: None if length is None else length_of(length, size, rank),
+    "all_gather": lambda length, size, rank: None,
+    "all_gather_equal": lambda length, size, rank: None if length is None else size * length,
+}
 
 
 class SharedMemoryCommunicator(WrappedCommunicator):
@@ -53,8 +59,10 @@ class SharedMemoryCommunicator(WrappedCommunicator):
             return "horovod"
         if kind == "all_reduce" and op not in OPS:
             return "horovod"
-        is_reduced = kind in ("all_reduce", "reduce_scatter")
-        is_known = all(each.dtype in DTYPES if is_reduced else each.dtype not in NOT_BYTES for each in tensors)
+        if COLLECTIVES[kind].is_reduced:
+            is_known = all(each.dtype in DTYPES for each in tensors)
+        else:
+            is_known = all(each.dtype not in NOT_BYTES for each in tensors)
         return "shared_memory" if is_known else "horovod"
 
     @property
@@ -67,50 +75,21 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         """True where there is memory: one copy into it carries all tensors."""
         return self.has_memory
 
-    def all_reduce(self, tensors, name, op="sum", sent_as=None):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        if self.road("all_reduce", tensors, op) == "horovod":
-            return self.inner.all_reduce(tensors, name, op, sent_as)
+        if self.road(kind, tensors, op) == "horovod":
+            return collective(tensors)
         if must_be_cast(tensors, op, sent_as):
-            return cast_to_send(lambda given: self.all_reduce(given, name, op), tensors, sent_as)
-        return self._run("all_reduce", tensors, name, OPS.index(op), sent_as=sent_as or tensors[0].dtype)
-
-    def reduce_scatter(self, tensors, name, sent_as=None):
-        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        if self.road("reduce_scatter", tensors) == "horovod":
-            return self.inner.reduce_scatter(tensors, name, sent_as)
-        if must_be_cast(tensors, "sum", sent_as):
-            return cast_to_send(lambda given: self.reduce_scatter(given, name), tensors, sent_as)
-        results = self._run("reduce_scatter", tensors, name, sent_as=sent_as or tensors[0].dtype)
+            return cast_to_send(lambda given: self._pass(kind, name, collective, given, op), tensors, sent_as)
+        assert self._library is not None
+        option = OPS.index(op) if kind == "all_reduce" else root_rank
+        in_memory = (sent_as or tensors[0].dtype) if COLLECTIVES[kind].is_reduced else None
+        operations = self._library.operations
+        results = run(operations, kind.removesuffix("_equal"), tensors, name, self._ring, option, in_memory)
         for result, tensor in zip(results, tensors, strict=True):
-            rows, *rest = tensor.shape.as_list()
-            result.set_shape([None if rows is None else length_of(rows, self.size, self.rank), *rest])
+            if kind in LENGTHS:
+                result.set_shape([LENGTHS[kind](tensor.shape[0], self.size, self.rank), *tensor.shape[1:]])
         return results
-
-    def all_gather(self, tensor, name):
-        if self.road("all_gather", [tensor]) == "horovod":
-            return self.inner.all_gather(tensor, name)
-        [result] = self._run("all_gather", [tensor], name)
-        result.set_shape([None, *tensor.shape[1:]])
-        return result
-
-    def all_gather_equal(self, tensors, name):
-        if self.road("all_gather_equal", tensors) == "horovod":
-            return self.inner.all_gather_equal(tensors, name)
-        results = self._run("all_gather", tensors, name)
-        for result, tensor in zip(results, tensors, strict=True):
-            result.set_shape([self.size * tensor.shape[0], *tensor.shape[1:]])
-        return results
-
-    def all_to_all(self, tensor, name):
-        if self.road("all_to_all", [tensor]) == "horovod":
-            return self.inner.all_to_all(tensor, name)
-        return self._run("all_to_all", [tensor], name)[0]
-
-    def broadcast(self, tensors, name, root_rank=0):
-        if self.road("broadcast", tensors) == "horovod":
-            return self.inner.broadcast(tensors, name, root_rank)
-        return self._run("broadcast", tensors, name, root_rank)
 
     def group(self, groups):
         key = tuple(map(tuple, groups))
@@ -135,16 +114,6 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         """Lets ranks that wait for this one have an error."""
         if self._library is not None:
             self._library.functions.keras_par_shared_leave(self._ring)
-
-    def _run(
-        self, kind: str, tensors: Sequence[Any], name: str, option: int = 0, sent_as: tf.DType | None = None
-    ) -> list[tf.Tensor]:
-        """An operation of the library, in the graph being traced."""
-        assert self._library is not None
-        return run(self._library.operations, kind, tensors, name, self._ring, option, sent_as)
-
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
-        return collective(tensors)
 
     def _wrapped(self, group):
         return group

@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator, ReduceOp, Road
 
-Collective = Callable[[list[tf.Tensor]], list[tf.Tensor]]
-
 
 class WrappedCommunicator(Communicator):
     """Passes every collective to `inner` by way of `_pass`, those of its groups too."""
@@ -50,22 +48,31 @@ class WrappedCommunicator(Communicator):
         self,
         kind: str,
         name: str,
-        collective: Collective,
+        collective: Callable[[list[tf.Tensor]], list[tf.Tensor]],
         tensors: Sequence[tf.Tensor],
         op: ReduceOp = "sum",
         sent_as: tf.DType | None = None,
+        root_rank: int = 0,
     ) -> list[tf.Tensor]:
-        """What `collective`, one call of `inner`, makes of `tensors`."""
+        """What `collective`, one call of `inner`, makes of `tensors`.
+
+        Args:
+            kind: one of `COLLECTIVES`.
+            name: the collective's.
+            collective: passes tensors on, with the options below.
+            tensors: this rank's.
+            op: of an all-reduce.
+            sent_as: of what is reduced.
+            root_rank: of a broadcast.
+        """
 
     @abc.abstractmethod
     def _wrapped(self, group: Communicator) -> Communicator:
         """A wrapper like this one around a group of `inner`."""
 
     def all_reduce(self, tensors, name, op="sum", sent_as=None):
-        def collective(given):
-            return self.inner.all_reduce(given, name, op, sent_as)
-
-        return self._pass("all_reduce", name, collective, tensors, op, sent_as)
+        inner = self.inner.all_reduce
+        return self._pass("all_reduce", name, lambda given: inner(given, name, op, sent_as), tensors, op, sent_as)
 
     def all_gather(self, tensor, name):
         return self._pass("all_gather", name, lambda given: [self.inner.all_gather(given[0], name)], [tensor])[0]
@@ -77,13 +84,12 @@ class WrappedCommunicator(Communicator):
         return self._pass("all_to_all", name, lambda given: [self.inner.all_to_all(given[0], name)], [tensor])[0]
 
     def reduce_scatter(self, tensors, name, sent_as=None):
-        def collective(given):
-            return self.inner.reduce_scatter(given, name, sent_as)
-
-        return self._pass("reduce_scatter", name, collective, tensors, sent_as=sent_as)
+        inner = self.inner.reduce_scatter
+        return self._pass("reduce_scatter", name, lambda given: inner(given, name, sent_as), tensors, sent_as=sent_as)
 
     def broadcast(self, tensors, name, root_rank=0):
-        return self._pass("broadcast", name, lambda given: self.inner.broadcast(given, name, root_rank), tensors)
+        inner = self.inner.broadcast
+        return self._pass("broadcast", name, lambda given: inner(given, name, root_rank), tensors, root_rank=root_rank)
 
     def group(self, groups):
         group = self.inner.group(groups)

@@ -128,7 +128,7 @@ class WatchedGroup(WrappedCommunicator):
         self._heartbeat, self._marks = beat, marks
         self._object: str | None = None  # what the object is called that is being gathered
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None):
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
         if tf.executing_eagerly():
             with self._heartbeat.collective(self._object or name):
                 return collective(tensors)

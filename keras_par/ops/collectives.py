@@ -145,7 +145,7 @@ def all_to_all(x: Any) -> tf.Tensor:
         raise ValueError(
             f"keras-par: kp.ops.all_to_all cannot cut {length} rows into {group.size} equal parts: give it a multiple."
         )
-    return differentiable.exchange(tensor, group, name)
+    return differentiable.all_to_all(tensor, group, name)
 
 
 def broadcast(x: Any, root_rank: int = 0) -> tf.Tensor:
