@@ -4,11 +4,11 @@ import math
 
 import tensorflow as tf
 
+from keras_par.callbacks.callback import Callback
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedRuntimeError
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
-from keras_par.seam.models.callback import Callback
 from keras_par.seam.step import newest_loss
 from keras_par.seam.step.metrics import averaged, combined
 from keras_par.seam.together import run as runs

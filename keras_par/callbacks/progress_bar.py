@@ -4,9 +4,9 @@ import time
 
 import tensorflow as tf
 
+from keras_par.callbacks.callback import Callback
 from keras_par.callbacks.progress_view import Span, View, terminal_width
 from keras_par.seam.call import meter as meters
-from keras_par.seam.models.callback import Callback
 
 BAR_SECONDS, LINES_SECONDS = 1.0, 30.0
 

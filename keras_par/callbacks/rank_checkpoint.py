@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_par.base.regular_file import require_folder
 from keras_par.base.version import VERSION
+from keras_par.callbacks.callback import Callback
 from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import memory as memories
@@ -25,7 +26,6 @@ from keras_par.comm.communicator import Communicator
 from keras_par.distribution.runtime import init
 from keras_par.seam.call import epoch as epochs
 from keras_par.seam.feed.arrays import global_seed
-from keras_par.seam.models.callback import Callback
 
 
 class RankCheckpoint(Callback):

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import keras
 
+from keras_par.callbacks.callback import Callback
 from keras_par.checkpoint import callback_states, resume
 from keras_par.checkpoint.reader import Reader
 from keras_par.comm import world
 from keras_par.distribution.runtime import init
 from keras_par.job import heartbeat
 from keras_par.seam.call import epoch as epochs
-from keras_par.seam.models.callback import Callback
 
 
 class Resume(Callback):

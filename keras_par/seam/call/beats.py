@@ -5,7 +5,7 @@ import keras
 from keras_par.base.heartbeat import FOR_ANOTHER_WORLD
 from keras_par.job import heartbeat, watched
 from keras_par.seam.call import epoch as epochs
-from keras_par.seam.models.callback import Callback, tell
+from keras_par.seam.callbacks.memories import tell
 
 
 def beating(model: keras.Model, function, is_common: bool, is_marked: bool):
@@ -35,7 +35,7 @@ def beating(model: keras.Model, function, is_common: bool, is_marked: bool):
     return replacement
 
 
-class Beats(Callback):
+class Beats(keras.callbacks.Callback):
     """Notes epochs and their logs; comes after all other callbacks of `fit`.
 
     When the launcher has been asked to end the job, it knows a step that no rank has begun. After the step before

@@ -11,8 +11,7 @@ from keras_par.job import failures, heartbeat
 from keras_par.seam.call import epoch as epochs
 from keras_par.seam.call.beats import Beats
 from keras_par.seam.call.own_step import require_stock_makers
-from keras_par.seam.callbacks import loggers, memories
-from keras_par.seam.callbacks.stock_callbacks import acts_on_all_ranks
+from keras_par.seam.callbacks.memories import late_ones_last, tell
 from keras_par.seam.feed.row_parts import complaint_in
 from keras_par.seam.models import binding as bindings
 from keras_par.seam.models import packages
@@ -20,7 +19,6 @@ from keras_par.seam.models.compiled import plain_settings
 from keras_par.seam.step.kept_state import average_state
 from keras_par.seam.step.metrics import value_now
 from keras_par.seam.together import run as runs
-from keras_par.seam.together import writers
 from keras_par.seam.together.one_thread import one_thread
 from keras_par.sharding import step as steps
 
@@ -54,18 +52,15 @@ def together(original):
         binding = told(lambda: bindings.for_call(self, kind))
         call = signature.bind(self, *args, **kwargs)
         call.apply_defaults()
-        exits: contextlib.AbstractContextManager = contextlib.nullcontext()
-        if kind == "fit":
-            call.arguments["callbacks"] = with_our_own(self, call.arguments["callbacks"], binding is not None)
-            exits = memories.told_of_exit(listed(call.arguments["callbacks"]))
+        given = with_our_own(self, call.arguments, kind, binding is not None)
         is_common = binding is not None or bindings.is_alone()
         what = f"{kind} of '{self.name}'"
         only = contextlib.nullcontext() if binding is None else told(lambda: one_thread.during(what))
-        with only, heartbeat.current().call(kind, is_common), epochs.released_after(), exits:
+        with only, heartbeat.current().call(kind, is_common), epochs.released_after(), given as callbacks:
             if binding is None:
                 with alone(self):
                     return original(*call.args, **call.kwargs)
-            with start(self, binding, kind, call.arguments):
+            with start(self, binding, kind, call.arguments, callbacks):
                 return told(lambda: original(*call.args, **call.kwargs))
 
     return replacement
@@ -77,14 +72,12 @@ def alone(model: keras.Model) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext() if binding is None else binding.own_functions(model)
 
 
-def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, arguments: dict) -> runs.Run:
+def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, arguments: dict, callbacks: list) -> runs.Run:
     """A run for these arguments of a trainer method, which it adjusts: quiet ranks, and callbacks that agree."""
     packages.refuse(kind)
     require_stock_makers(model)
     if binding.communicator.rank != 0:  # one process prints once
         arguments["verbose"] = 0
-    callbacks = listed(arguments["callbacks"])
-    loggers.run_once(callbacks, binding.communicator)
     outer = runs.current()
     if kind == "fit":
         reads = runs.reads_each_step(callbacks, "train") or runs.reads_each_step(callbacks, "test")
@@ -95,42 +88,54 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
     shared = ("epochs", "initial_epoch", "steps_per_epoch", "steps", "validation_steps", "validation_freq")
     settings = {name: arguments[name] for name in shared if name in arguments}
     settings["steps_per_execution"] = model.steps_per_execution
-    named = [acts_on_all_ranks(callback) for callback in callbacks]
-    settings["callbacks that act on all ranks"] = [name for name in named if name is not None]
+    settings["callbacks that act on all ranks"] = list(filter(None, map(acts_on_all_ranks, callbacks)))
     if kind == "fit":
         settings["shuffle"] = arguments["shuffle"]
         settings["class_weight"] = plain_settings(arguments["class_weight"])
         settings["validation"] = arguments["validation_data"] is not None or bool(arguments["validation_split"])
-    run = runs.Run(model, binding, kind, settings, reads, writers.places(callbacks))
+    run = runs.Run(model, binding, kind, settings, reads, callbacks)
     if outer is not None and outer.model is model:
         run.heard = outer.heard  # a validation's input may be open already
     return run
 
 
-def listed(given) -> list:
-    """The callbacks in what a trainer method takes as such."""
-    found = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else tree.flatten(given or [])
-    return [callback for callback in found if callback is not None]
+def acts_on_all_ranks(callback: keras.callbacks.Callback) -> str | None:
+    """What a callback that must be on every rank is called, None for others."""
+    named = getattr(callback, "acts_on_all_ranks", None)
+    return named or ("BackupAndRestore" if isinstance(callback, keras.callbacks.BackupAndRestore) else None)
 
 
-def with_our_own(model: keras.Model, given, is_distributed: bool):
-    """The callbacks that `fit` was given, and behind them those that stop all ranks and that note epochs.
+@contextlib.contextmanager
+def with_our_own(model: keras.Model, arguments: dict, kind: runs.Kind, is_distributed: bool):
+    """The list of callbacks that Keras's method is given: the user's, and in `fit` those behind that stop all ranks.
 
-    Those that save what others remember come after these.
+    Before `fit` begins the user's are told of each other, and told when it is left, also by an error.
     """
-    callbacks = memories.introduce(listed(given))
-    ours: list[keras.callbacks.Callback] = [runs.StopTogether()] if is_distributed else []
-    ours += [memories.AllBegun(callbacks)] if any(hasattr(each, "on_all_begun") for each in callbacks) else []
-    ours += [Beats(callbacks)] if heartbeat.current().is_watched else []
-    if not isinstance(given, keras.callbacks.CallbackList):
-        return [*callbacks, *ours]
-    given.callbacks[:] = callbacks
-    for callback in ours:
-        if not any(isinstance(each, type(callback)) for each in callbacks):
+    given = arguments["callbacks"]
+    is_container = isinstance(given, keras.callbacks.CallbackList)
+    before = given.callbacks if is_container else tree.flatten(given or [])
+    callbacks = [callback for callback in before if callback is not None]
+    if kind == "fit":
+        tell(callbacks, "meet", list(callbacks))
+        callbacks = late_ones_last(callbacks)
+        begun = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: tell(callbacks, "on_all_begun"))
+        ours = [*([runs.StopTogether()] if is_distributed else []), begun]
+        ours += [Beats(callbacks)] if heartbeat.current().is_watched else []
+        for callback in ours if is_container else ():
             callback.set_model(model)
             callback.set_params(given.params)
-            given.callbacks.append(callback)
-    return given
+        callbacks += ours
+    if is_container:
+        given.callbacks = callbacks
+    else:
+        arguments["callbacks"] = callbacks
+    try:
+        yield callbacks
+    finally:
+        if kind == "fit":
+            tell(callbacks, "on_fit_exit")
+        if is_container:
+            given.callbacks = before
 
 
 def batch_together(original):

@@ -1,15 +1,13 @@
 """What callbacks remember from one epoch or step to the next, for those that save and restore a run."""
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 from keras import callbacks as stock
 
 from keras_par.seam.callbacks.stock_callbacks import is_written_elsewhere
-from keras_par.seam.models.callback import Callback, tell, trait
 
 # What Keras's callbacks count and keep, which they forget at the begin of training.
 ATTRIBUTES: dict[type[keras.callbacks.Callback], tuple[str, ...]] = {
@@ -66,40 +64,19 @@ def remind(callback: keras.callbacks.Callback, state: dict[str, Any]) -> None:
         callback.set_state(state["own"])
 
 
-def introduce(callbacks: list[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
-    """Tells those that have a method `meet` all callbacks of a `fit`, and returns these in the order to be called.
+def late_ones_last(callbacks: list[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
+    """The callbacks of a `fit` in the order to be called.
 
     One that has an attribute `comes_after_memories` comes after all that remember something: it saves what they
     remember, and what they have changed.
     """
     last = max((i for i, each in enumerate(callbacks) if remembers(each)), default=-1)
-    before, rest = callbacks[: last + 1], callbacks[last + 1 :]
-    late = [each for each in before if trait(each, "comes_after_memories")]
-    tell(callbacks, "meet", callbacks)
-    return [*(each for each in before if not any(each is other for other in late)), *late, *rest]
+    late = [i <= last and getattr(each, "comes_after_memories", False) for i, each in enumerate(callbacks)]
+    return [callbacks[i] for i in sorted(range(len(callbacks)), key=lambda i: last + 0.5 if late[i] else i)]
 
 
-@contextlib.contextmanager
-def told_of_exit(callbacks: list[keras.callbacks.Callback]) -> Iterator[None]:
-    """Calls `on_fit_exit()` of each callback that has it, however what is within ends."""
-    try:
-        yield
-    finally:
-        tell(callbacks, "on_fit_exit")
-
-
-class AllBegun(Callback):
-    """Calls `on_all_begun()` of each callback that has it, once all have begun and forgotten what they knew.
-
-    Args:
-        callbacks: of the `fit`.
-    """
-
-    reads_own_logs = True
-
-    def __init__(self, callbacks: list[keras.callbacks.Callback]):
-        super().__init__()
-        self._callbacks = callbacks
-
-    def on_train_begin(self, logs=None):
-        tell(self._callbacks, "on_all_begun")
+def tell(callbacks: Iterable[keras.callbacks.Callback], method: str, *arguments: Any) -> None:
+    """Calls a method of `kp.callbacks.Callback` of those that have it."""
+    for callback in callbacks:
+        if hasattr(callback, method):
+            getattr(callback, method)(*arguments)

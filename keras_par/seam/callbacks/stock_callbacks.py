@@ -5,24 +5,20 @@ too, is left alone, except where Keras's methods call it.
 """
 
 import contextlib
-import contextvars
 import os
-from typing import Any
+import sys
+import traceback
 
 import keras
 import tensorflow as tf
-from keras.callbacks import BackupAndRestore
 
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.seam.files import model_files
-from keras_par.seam.models.callback import trait
 from keras_par.seam.models.state import is_partial, state_of
 from keras_par.seam.together import run as runs
 from keras_par.seam.together import writers
 from keras_par.seam.together.prepare import take_state_of_rank_0
 from keras_par.sharding.views import is_sharded
-
-_acting: contextvars.ContextVar[Any] = contextvars.ContextVar("keras_par_acting", default=None)  # a stock callback
 
 
 def is_written_elsewhere(callback: keras.callbacks.Callback | None) -> bool:
@@ -31,17 +27,17 @@ def is_written_elsewhere(callback: keras.callbacks.Callback | None) -> bool:
     return run is not None and writers.is_written_before(callback, run.communicator.rank, run.heard)
 
 
-def acting(original):
-    """Lets the functions that a stock callback's method calls know for whom they work."""
+def acting() -> keras.callbacks.Callback | None:
+    """The callback of which a method of Keras's own has called what asks, None if none has."""
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        if frame.f_globals.get("__name__", "").startswith("keras.src.callbacks."):
+            return frame.f_locals.get("self")
+    return None
 
-    def replacement(self, *args, **kwargs):
-        token = _acting.set(self)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            _acting.reset(token)
 
-    return replacement
+def acts_elsewhere() -> bool:
+    """True if a callback of Keras's has called what asks, and another rank writes what it writes."""
+    return runs.current() is not None and is_written_elsewhere(acting())
 
 
 def only_where_written(original):
@@ -57,7 +53,7 @@ def nothing(original):
     """Does nothing if a callback calls it whose files another rank writes."""
 
     def replacement(*args, **kwargs):
-        return None if is_written_elsewhere(_acting.get()) else original(*args, **kwargs)
+        return None if acts_elsewhere() else original(*args, **kwargs)
 
     return replacement
 
@@ -66,16 +62,16 @@ def into_nothing(original):
     """Opens the system's empty file instead, if a callback calls it whose files another rank writes."""
 
     def replacement(path, *args, **kwargs):
-        return original(os.devnull if is_written_elsewhere(_acting.get()) else path, *args, **kwargs)
+        return original(os.devnull if acts_elsewhere() else path, *args, **kwargs)
 
     return replacement
 
 
-def no_writer(getter):
-    """TensorBoard's writer is one that writes nothing where another rank writes."""
+def no_writer(original):
+    """A writer that writes nothing, if TensorBoard calls it where another rank writes."""
 
-    def replacement(self):
-        return tf.summary.create_noop_writer() if is_written_elsewhere(self) else getter(self)
+    def replacement(*args, **kwargs):
+        return tf.summary.create_noop_writer() if acts_elsewhere() else original(*args, **kwargs)
 
     return replacement
 
@@ -89,13 +85,11 @@ def saves_once(original):
     """
 
     def replacement(self, *args, **kwargs):
-        run, callback = runs.current(), _acting.get()
-        if run is None or callback is None:
+        run = runs.current()
+        callback = run and acting()
+        if run is None or callback is None or model_files.divided(self):
             return original(self, *args, **kwargs)
-        is_everywhere = writers.is_everywhere(callback, run.heard)
-        if model_files.divided(self):
-            return original(self, *args, **kwargs)
-        alike = type(callback) in writers.STOCK and run.model is self and is_everywhere
+        alike = type(callback) in writers.STOCK and run.model is self and writers.is_everywhere(callback, run.heard)
         with model_files.whole_accumulators(self, run.binding.data) if alike else contextlib.nullcontext():
             return None if is_written_elsewhere(callback) else original(self, *args, **kwargs)
 
@@ -136,9 +130,3 @@ def restore_together(original):
         take_state_of_rank_0(run.binding, variables, whole=True)
 
     return replacement
-
-
-def acts_on_all_ranks(callback: keras.callbacks.Callback) -> str | None:
-    """What a callback that must be on every rank is called, None for others."""
-    named = trait(callback, "acts_on_all_ranks")
-    return named or ("BackupAndRestore" if isinstance(callback, BackupAndRestore) else None)

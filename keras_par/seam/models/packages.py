@@ -1,16 +1,12 @@
 """Which callbacks come from other packages than Keras and the user's own: loggers, which must write once."""
 
-import contextlib
-import contextvars
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Iterator
+import traceback
 from pathlib import Path
 
 from keras import callbacks
-
-from keras_par.seam.models.callback import trait
 
 # They stop training or change weights or rates, which all ranks must do alike, whoever wrote the class.
 DECIDING = (
@@ -22,13 +18,13 @@ DECIDING = (
     callbacks.BackupAndRestore,
 )
 
-_alone: contextvars.ContextVar[callbacks.Callback | None] = contextvars.ContextVar("keras_par_alone", default=None)
+ALONE = "_keras_par_alone"  # an attribute of callbacks, True of one that this rank runs and others do not
 
 
 def is_foreign(callback: callbacks.Callback) -> bool:
     """True for a callback of an installed package that is to run on one rank, as it does not say or show otherwise."""
-    said = trait(callback, "every_rank_writes") or trait(callback, "acts_on_all_ranks")
-    return not said and not isinstance(callback, DECIDING) and installed_package(type(callback)) is not None
+    said = (getattr(callback, name, None) for name in ("every_rank_writes", "acts_on_all_ranks"))
+    return not any(said) and not isinstance(callback, DECIDING) and installed_package(type(callback)) is not None
 
 
 def installed_package(kind: type) -> str | None:
@@ -49,16 +45,6 @@ def program() -> frozenset[str]:
     return frozenset(command.module.partition(".")[0] for command in commands)
 
 
-@contextlib.contextmanager
-def alone(callback: callbacks.Callback) -> Iterator[None]:
-    """Within it this rank runs a callback that others do not."""
-    token = _alone.set(callback)
-    try:
-        yield
-    finally:
-        _alone.reset(token)
-
-
 def refuse(what: str) -> None:
     """Refuses what needs all ranks within a callback that runs on one; in a job of several ranks.
 
@@ -68,12 +54,13 @@ def refuse(what: str) -> None:
     Raises:
         ValueError: on this rank.
     """
-    callback = _alone.get()
-    if callback is not None:
-        raise ValueError(
-            f"keras-par: {full_name(type(callback))} runs on one rank only, as callbacks of other packages do, but "
-            f"calls {what}, which needs all ranks: set callback.every_rank_writes = True on every rank."
-        )
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        callback = frame.f_locals.get("self")
+        if isinstance(callback, callbacks.Callback) and getattr(callback, ALONE, False) and is_foreign(callback):
+            raise ValueError(
+                f"keras-par: {full_name(type(callback))} runs on one rank only, as callbacks of other packages do, but "
+                f"calls {what}, which needs all ranks: set callback.every_rank_writes = True on every rank."
+            )
 
 
 def full_name(kind: type) -> str:

@@ -1,11 +1,9 @@
 """Replaces functions of Keras and TensorFlow by wrappers around them, once, and puts them back."""
 
-import fnmatch
 import functools
 import pkgutil
 import sys
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from keras_par.seam.table import keras_names
@@ -20,16 +18,15 @@ def apply(patch: Patch) -> None:
     """Makes one replacement of the table, unless this Keras is older or newer than what it replaces."""
     if not keras_names.has(patch.since, patch.until):
         return
-    path, _, pattern = patch.target.rpartition("." if "." in patch.target.partition(":")[2] else ":")
+    path, _, name = patch.target.rpartition("." if "." in patch.target.partition(":")[2] else ":")
     owner, by = keras_names.find(path), pkgutil.resolve_name(f"keras_par.seam.{patch.by}")
-    for name in fnmatch.filter(vars(owner), pattern) if "*" in pattern else [pattern]:
-        before = getattr(owner, name, None)  # of the devices' functions some are new
-        if patch.instead:
-            replace(owner, name, by)
-        else:
-            wrap(owner, name, by)
-        if patch.everywhere:
-            replace_imported(name, before, getattr(owner, name))
+    before = getattr(owner, name, None)  # of the devices' functions some are new
+    if patch.instead:
+        replace(owner, name, by)
+    else:
+        wrap(owner, name, by)
+    if patch.everywhere:
+        replace_imported(name, before, getattr(owner, name))
 
 
 def replace_imported(name: str, before: Any, now: Any) -> None:
@@ -40,14 +37,13 @@ def replace_imported(name: str, before: Any, now: Any) -> None:
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
-    """Puts `value` in the place of `owner.name`, until `restore` if the owner is a class or a module."""
-    if isinstance(owner, (type, ModuleType)):
-        _replaced.append((owner, name, vars(owner).get(name, ABSENT)))
+    """Puts `value` in the place of `owner.name`, a class's or a module's, until `restore`."""
+    _replaced.append((owner, name, vars(owner).get(name, ABSENT)))
     setattr(owner, name, value)
 
 
 def restore() -> None:
-    """Puts back whatever was replaced in classes and modules."""
+    """Puts back whatever was replaced."""
     while _replaced:
         owner, name, before = _replaced.pop()
         if before is ABSENT:
@@ -57,16 +53,13 @@ def restore() -> None:
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replaces `owner.name`, or a property's getter, by `make` of it; does nothing if that was done before.
+    """Replaces `owner.name` by `make` of it; does nothing if that was done before.
 
     Several may wrap the same function; the last one is the outermost.
     """
-    own = vars(owner).get(name)
-    original: Any = own.fget if isinstance(own, property) else getattr(owner, name)
-    if is_wrapped(original, make):
-        return
-    made = marked(original, make)
-    replace(owner, name, property(made) if isinstance(own, property) else made)
+    original = getattr(owner, name)
+    if not is_wrapped(original, make):
+        replace(owner, name, marked(original, make))
 
 
 def is_wrapped(function: Any, make: Callable) -> bool:

@@ -101,7 +101,7 @@ def missing_names() -> Iterator[str]:
     targets = [each.target for each in PATCHES if not each.instead and has(each.since, each.until)]
     for target in (*targets, *(each.target for each in USES)):
         try:
-            find(target.removesuffix(".on_*"))
+            find(target)
         except (ImportError, AttributeError):
             yield target.replace(":", ".")
     for make, names, _ in PRIVATE_ATTRIBUTES:

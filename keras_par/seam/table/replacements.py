@@ -11,7 +11,7 @@ class Patch(NamedTuple):
     """One replacement.
 
     Args:
-        target: "module:name"; a name that ends in * stands for all that a class defines itself and begins like this.
+        target: "module:name".
         by: what replaces it, "room.module:name" within seam/.
         reason: why.
         instead: True if `by` takes the place itself, and knows nothing of what was there.
@@ -325,37 +325,12 @@ CALLBACKS = (
         "callbacks.stock_callbacks:only_where_written",
         "to profile one rank",
     ),
-    Patch(
-        "keras.src.callbacks.tensorboard:TensorBoard._train_writer",
-        "callbacks.stock_callbacks:no_writer",
-        "to write on one rank",
-    ),
-    Patch("keras.src.callbacks.tensorboard:TensorBoard._val_writer", "callbacks.stock_callbacks:no_writer", "the same"),
-    *(
-        Patch(
-            f"keras.src.callbacks.{name}",
-            "callbacks.stock_callbacks:acting",
-            "to know for which callback a function works",
-        )
-        for name in (
-            "model_checkpoint:ModelCheckpoint.on_*",
-            "model_checkpoint:ModelCheckpoint._save_model",
-            "backup_and_restore:BackupAndRestore.on_*",
-            "backup_and_restore:BackupAndRestore._save_model",
-            "tensorboard:TensorBoard.on_*",
-            "tensorboard:TensorBoard.set_model",
-            "csv_logger:CSVLogger.on_*",
-            "remote_monitor:RemoteMonitor.on_*",
-            "early_stopping:EarlyStopping.on_*",
-            "reduce_lr_on_plateau:ReduceLROnPlateau.on_*",
-            "learning_rate_scheduler:LearningRateScheduler.on_*",
-        )
-    ),
+    Patch("tensorflow:summary.create_file_writer", "callbacks.stock_callbacks:no_writer", "to write on one rank"),
     Patch(f"{MODEL}.save", "callbacks.stock_callbacks:saves_once", "callbacks save by it"),
     Patch(f"{MODEL}.save_weights", "callbacks.stock_callbacks:saves_once", "the same"),
     *(
         Patch(f"keras.src.utils.file_utils:{name}", "callbacks.stock_callbacks:nothing", "callbacks write by it")
-        for name in ("makedirs", "copy", "remove", "rmtree")
+        for name in ("makedirs", "copy", "rmtree")
     ),
     Patch("keras.src.utils.file_utils:File", "callbacks.stock_callbacks:into_nothing", "the same"),
     Patch("keras.src.utils.io_utils:print_msg", "callbacks.stock_callbacks:nothing", "callbacks print by it"),

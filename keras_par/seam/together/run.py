@@ -20,13 +20,12 @@ from keras_par.seam.feed.input import Source
 from keras_par.seam.feed.same_data import difference, other_rows, tell
 from keras_par.seam.feed.torch_order import begin_as_rank_0, digest_of
 from keras_par.seam.models.binding import Binding, bound, optimizers_of
-from keras_par.seam.models.callback import Callback, trait
 from keras_par.seam.models.same_weights import require_same_weights
 from keras_par.seam.step import metrics
 from keras_par.seam.step.metric_states import assign, kept
 from keras_par.seam.together.one_thread import told_apart
 from keras_par.seam.together.prepare import prepare
-from keras_par.seam.together.writers import require_everywhere, warn_of_other_paths
+from keras_par.seam.together.writers import places, require_everywhere, run_once, warn_of_other_paths
 from keras_par.sharding import copies
 from keras_par.sharding.views import sharded
 
@@ -45,7 +44,8 @@ class Run:
         kind: the method called.
         settings: arguments that must be equal on all ranks, as JSON can carry them.
         logs_each_step: True if something on this rank reads the logs of single steps.
-        files: `writers.places` of this rank's callbacks; all ranks' are in `heard` once an input is open.
+        callbacks: this rank's; those that a lower rank runs are taken out once an input is open. `heard` are then the
+            `places` of all ranks' callbacks.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Run:
         kind: Kind,
         settings: dict[str, Any],
         logs_each_step: bool,
-        files: dict[str, str | None] | None = None,
+        callbacks: list[keras.callbacks.Callback] | None = None,
     ):
         self.model, self.kind = model, kind
         self._binding = binding
         self.communicator = binding.communicator
         self.settings = settings
         self.logs_each_step = logs_each_step
-        self.files = files or {}
+        self.callbacks = callbacks or []
         self.heard: list[dict[str, str | None]] = []
         self.weights: metrics.LogWeights | None = None  # in the newest logs of a step of the user's own
         self._started = False
@@ -114,6 +114,8 @@ class Run:
             prepare(self.model, self.binding, dataset.element_spec, only_predict=self.kind == "predict")
             if sharded(self.model.variables):
                 require_everywhere(self.model, self.heard)
+        if not self._started:
+            run_once(self.callbacks, self.model, self.communicator.rank, self.heard)
         self._started = True
         counts = [answer["batches"] for answer in answers]
         unannounced = any(answer["may_end_unannounced"] for answer in answers)
@@ -223,7 +225,7 @@ class Run:
             "sharded": source.is_sharded,
             "may_end_unannounced": source.may_end_unannounced,
             "logs_each_step": self.logs_each_step,
-            "files": self.files,
+            "files": {} if self._started else places(self.callbacks),
             "seed": global_seed(),
             "order": source.order if self.communicator.rank == 0 else None,
             "rows": source.checksum(),
@@ -314,7 +316,7 @@ def reads_each_step(callbacks: list, mode: Literal["train", "test"]) -> bool:
 
 def is_quiet(callback: keras.callbacks.Callback, mode: Literal["train", "test"]) -> bool:
     """True if the callback leaves single steps alone, or only shows or stores what it is given."""
-    if isinstance(callback, (History, ProgbarLogger)) or trait(callback, "reads_own_logs"):
+    if isinstance(callback, (History, ProgbarLogger)) or getattr(callback, "reads_own_logs", False):
         return True
     if isinstance(callback, (ModelCheckpoint, BackupAndRestore)) and callback.save_freq == "epoch":
         return True
@@ -324,7 +326,7 @@ def is_quiet(callback: keras.callbacks.Callback, mode: Literal["train", "test"])
     return all(getattr(getattr(callback, hook), "_is_default", False) for hook in hooks)
 
 
-class StopTogether(Callback):
+class StopTogether(keras.callbacks.Callback):
     """Stops all ranks as soon as a callback on one of them asks for it, so that none goes on alone.
 
     It comes after the user's callbacks. Epochs begin with rank 0's learning rates, and `fit` returns when all ranks'

@@ -1,5 +1,7 @@
 """Which rank writes what a callback that is not the user's own writes: of the ranks that have it, the lowest."""
 
+import functools
+import logging
 import warnings
 from typing import Any
 
@@ -8,8 +10,11 @@ from keras import callbacks
 
 from keras_par.comm.agreement import AgreedValueError
 from keras_par.comm.communicator import Communicator
-from keras_par.seam.models.callback import trait
-from keras_par.seam.models.packages import is_foreign
+from keras_par.seam.models.packages import ALONE, full_name, is_foreign
+from keras_par.seam.models.state import state_of
+from keras_par.sharding.views import sharded
+
+logger = logging.getLogger("keras_par")
 
 # Keras's callbacks that write, print or send something, and what says where to.
 STOCK: dict[type[keras.callbacks.Callback], str | None] = {
@@ -40,7 +45,7 @@ def places(given: list[keras.callbacks.Callback]) -> dict[str, str | None]:
             continue
         kind, path = type(callback).__name__, attributes[0] if attributes else None
         name = f"{kind} {sum(other.split()[0] == kind for other in found) + 1}"
-        apart = trait(callback, "every_rank_writes")
+        apart = getattr(callback, "every_rank_writes", False)
         setattr(callback, PLACE, None if apart else name)
         if not apart:
             found[name] = None if path is None else str(getattr(callback, path))
@@ -55,6 +60,29 @@ def is_written_before(callback: Any, rank: int, heard: list[dict[str, str | None
 def is_everywhere(callback: Any, heard: list[dict[str, str | None]]) -> bool:
     """True if every rank has this callback."""
     return all(getattr(callback, PLACE, None) in ranks for ranks in heard)
+
+
+def run_once(given: list[keras.callbacks.Callback], model: keras.Model, rank: int, heard: list) -> None:
+    """Leaves a callback of another package in the list of a call on the lowest rank that has it; rank 0 logs its own.
+
+    A kind of ModelCheckpoint stays on all ranks if only these together can save the model.
+    """
+    for callback in [each for each in given if is_foreign(each)]:
+        is_saving = isinstance(callback, callbacks.ModelCheckpoint)
+        is_alone = len(heard) > 1 and not (is_saving and sharded(state_of(model)))
+        setattr(callback, ALONE, is_alone)
+        if is_alone and is_written_before(callback, rank, heard):
+            given[:] = [each for each in given if each is not callback]
+        elif is_alone and rank == 0:
+            tell_once(full_name(type(callback)))
+
+
+@functools.cache
+def tell_once(name: str) -> None:
+    logger.warning(
+        "keras-par: %s runs on one rank only, as callbacks of other packages do; every_rank_writes = True changes that",
+        name,
+    )
 
 
 def require_everywhere(model: keras.Model, heard: list[dict[str, str | None]]) -> None:

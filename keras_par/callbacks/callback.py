@@ -1,8 +1,5 @@
 """What a callback may tell of itself where there are several ranks, and what it may be told."""
 
-from collections.abc import Iterable
-from typing import Any
-
 import keras
 
 
@@ -58,15 +55,3 @@ class Callback(keras.callbacks.Callback):
 
     def on_interrupt(self, epoch_is_complete: bool) -> None:
         """Called on every rank, after the same step, when the user ends the job; may talk to the other ranks."""
-
-
-def trait(callback: keras.callbacks.Callback, name: str) -> Any:
-    """An attribute of `Callback`, of any callback; its default where the callback has none."""
-    return getattr(callback, name, getattr(Callback, name))
-
-
-def tell(callbacks: Iterable[keras.callbacks.Callback], method: str, *arguments: Any) -> None:
-    """Calls a method of `Callback` of those that have it."""
-    for callback in callbacks:
-        if hasattr(callback, method):
-            getattr(callback, method)(*arguments)
