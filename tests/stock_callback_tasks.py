@@ -46,6 +46,14 @@ class TensorBoardOfMore(keras.callbacks.TensorBoard):
         super().on_epoch_end(epoch, {**logs, "more": 2.0 * epoch})
 
 
+class SavingStop(keras.callbacks.EarlyStopping):
+    """Saves by code of the user's own, which is left alone, when Keras's has stopped."""
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        self.model.save_weights("own.weights.h5")
+
+
 class Interrupt(keras.callbacks.Callback):
     """Raises at one step of one epoch."""
 
@@ -89,7 +97,8 @@ def own_folder(folder: str, rank: int):
 
 
 def make(name: str, options: dict) -> keras.callbacks.Callback:
-    own = {each.__name__: each for each in (CheckpointOfHead, CSVOfEvaluation, TensorBoardOfMore, Interrupt, SlowEnd)}
+    kinds = (CheckpointOfHead, CSVOfEvaluation, TensorBoardOfMore, SavingStop, Interrupt, SlowEnd)
+    own = {each.__name__: each for each in kinds}
     if name == "LearningRateScheduler":
         factor = options["factor"]
         return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * factor)

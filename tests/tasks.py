@@ -586,6 +586,7 @@ def ordinary_use() -> dict:
     model.fit(x, y, batch_size=8, verbose=0)
     return {
         "steps": len(steps),
+        "callbacks": [type(each).__name__ for each in callbacks.callbacks],
         "metrics": model.evaluate(x, y, batch_size=8, verbose=0),
         "features": [features.predict(x, verbose=0), features.predict(dataset, verbose=0), features(x).numpy()],
         "alike": alike,

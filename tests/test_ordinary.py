@@ -11,6 +11,7 @@ def test_ordinary_use(ranks):
     assert len(results) == 2
     for result in results:
         assert result["steps"] == 2 * 2 * 3
+        assert result["callbacks"] == ["LambdaCallback", "History"]
         for features in result["features"]:
             assert features.shape == (21, 16)
             np.testing.assert_allclose(features, result["features"][-1], rtol=1e-5, atol=1e-6)

@@ -213,7 +213,7 @@ def test_tensorboard_outside_of_fit(ranks, plain, tmp_path):
 
 
 DECIDING = {
-    "stop": [("EarlyStopping", {"patience": 2, "verbose": 1})],
+    "stop": [("SavingStop", {"patience": 2, "verbose": 1})],
     "all": [
         ("EarlyStopping", {"patience": 5, "restore_best_weights": True, "verbose": 1}),
         ("ReduceLROnPlateau", {"patience": 1, "factor": 0.3, "cooldown": 1, "verbose": 1}),
@@ -235,6 +235,7 @@ def test_decisions(which, size, ranks, plain, tmp_path, exactness):
             np.testing.assert_array_equal(ours, theirs)
         exactness(relative_distance(result["weights"], twin["weights"]), 5e-6)
         assert result["printed"] == (twin["printed"] if rank == 0 else "")
+        assert files(tmp_path / f"ranks/rank{rank}") == (["own.weights.h5"] if which == "stop" else [])
     assert len(twin["logs"]["loss"]) < 12, "nothing stopped"
     if which == "all":
         assert "reducing learning rate" in twin["printed"] and "Restoring model weights" in twin["printed"]

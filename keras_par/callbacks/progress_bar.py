@@ -5,7 +5,7 @@ import time
 import tensorflow as tf
 
 from keras_par.callbacks.callback import Callback
-from keras_par.callbacks.progress_view import Span, View, terminal_width
+from keras_par.callbacks.progress_view import NO_STEPS, Span, View, terminal_width
 from keras_par.seam.call import meter as meters
 
 BAR_SECONDS, LINES_SECONDS = 1.0, 30.0
@@ -77,8 +77,7 @@ class ProgressBar(Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._step = 0
-        self._whole = Span.none(1 if self._run is None else self._run.communicator.size)
-        self._newest = self._whole
+        self._whole = self._newest = NO_STEPS
         self._mark()
         self._mark_exchange()
         self._rows_before = self._exchanged[3]
@@ -125,12 +124,12 @@ class ProgressBar(Callback):
         wish = max(1.0, min(self._seconds * steps / max(seconds, 1e-9), 2.0 * self._interval))
         own = tf.constant([[seconds, collective, wish]], tf.float64)
         everyone = own if self._run is None else self._run.communicator.all_gather(own, "kp.progress")
-        rows = everyone.numpy().tolist()
-        self._interval = int(rows[0][2])
+        times, collective_times, wishes = everyone.numpy().T
+        self._interval = int(wishes[0])
         counted = int(self._meter.rows) - self._exchanged[3]
         if self._is_first:
             self._is_first = False
         else:
-            self._newest = Span(steps, counted, [row[0] for row in rows], [row[1] for row in rows])
+            self._newest = Span(steps, counted, times, collective_times)
             self._whole = self._whole + self._newest
         self._mark_exchange()

@@ -22,34 +22,32 @@ class Span:
 
     steps: int
     rows: int
-    seconds: list[float]
-    collective: list[float]
-
-    @classmethod
-    def none(cls, num_ranks: int) -> "Span":
-        return cls(0, 0, [0.0] * num_ranks, [0.0] * num_ranks)
+    seconds: np.ndarray
+    collective: np.ndarray
 
     def __add__(self, other: "Span") -> "Span":
-        seconds = [a + b for a, b in zip(self.seconds, other.seconds, strict=True)]
-        collective = [a + b for a, b in zip(self.collective, other.collective, strict=True)]
+        seconds, collective = self.seconds + other.seconds, self.collective + other.collective
         return Span(self.steps + other.steps, self.rows + other.rows, seconds, collective)
 
     def words(self) -> list[str]:
         """Rows a second, the share of collectives, and the ranks' own seconds a step, the slowest rank first."""
-        if self.steps == 0 or sum(self.seconds) == 0:
+        if self.steps == 0 or self.seconds.sum() == 0:
             return []
-        speed = f"{self.rows / max(self.seconds):.0f} rows/s"
-        own = [(total - inside) / self.steps for total, inside in zip(self.seconds, self.collective, strict=True)]
+        speed = f"{self.rows / self.seconds.max():.0f} rows/s"
+        own = (self.seconds - self.collective) / self.steps
         if len(own) == 1:
             return [speed, f"{duration(own[0])} a step"]
-        order = sorted(range(len(own)), key=lambda rank: -own[rank])
+        order = np.argsort(-own, kind="stable")
         others = order[1:] if len(order) <= MOST_RANKS else order[-1:]
         return [
             speed,
-            f"{sum(self.collective) / sum(self.seconds):.0%} in collectives",
+            f"{self.collective.sum() / self.seconds.sum():.0%} in collectives",
             f"slowest rank {order[0]}: {duration(own[order[0]])} a step",
             *(f"{'' if len(others) > 1 or len(own) == 2 else 'fastest '}rank {r}: {duration(own[r])}" for r in others),
         ]
+
+
+NO_STEPS = Span(0, 0, np.zeros(1), np.zeros(1))
 
 
 def duration(seconds: float) -> str:

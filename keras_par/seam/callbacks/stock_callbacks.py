@@ -5,15 +5,16 @@ too, is left alone, except where Keras's methods call it.
 """
 
 import contextlib
+import functools
 import os
-import sys
-import traceback
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from keras_par.comm.broadcast import broadcast_variables
 from keras_par.seam.files import model_files
+from keras_par.seam.models.packages import frames_of_callbacks
 from keras_par.seam.models.state import is_partial, state_of
 from keras_par.seam.together import run as runs
 from keras_par.seam.together import writers
@@ -29,51 +30,30 @@ def is_written_elsewhere(callback: keras.callbacks.Callback | None) -> bool:
 
 def acting() -> keras.callbacks.Callback | None:
     """The callback of which a method of Keras's own has called what asks, None if none has."""
-    for frame, _ in traceback.walk_stack(sys._getframe()):
-        if frame.f_globals.get("__name__", "").startswith("keras.src.callbacks."):
-            return frame.f_locals.get("self")
-    return None
+    innermost = next(frames_of_callbacks(), None)
+    return innermost and innermost.f_locals.get("self")
 
 
-def acts_elsewhere() -> bool:
-    """True if a callback of Keras's has called what asks, and another rank writes what it writes."""
-    return runs.current() is not None and is_written_elsewhere(acting())
-
-
-def only_where_written(original):
-    """Leaves a callback's method out on ranks where another one writes."""
-
-    def replacement(self, *args, **kwargs):
-        return None if is_written_elsewhere(self) else original(self, *args, **kwargs)
-
-    return replacement
-
-
-def nothing(original):
-    """Does nothing if a callback calls it whose files another rank writes."""
+def where_written(instead: Callable, original: Callable) -> Callable:
+    """Calls `instead` if a callback of Keras's calls whose files another rank writes, or if this is a method of one."""
 
     def replacement(*args, **kwargs):
-        return None if acts_elsewhere() else original(*args, **kwargs)
+        run = runs.current()
+        if run is None or run.communicator.rank == 0:  # before which no rank is
+            return original(*args, **kwargs)
+        callback = args[0] if args and isinstance(args[0], keras.callbacks.Callback) else acting()
+        return (instead if is_written_elsewhere(callback) else original)(*args, **kwargs)
 
     return replacement
+
+
+nothing = functools.partial(where_written, lambda *args, **kwargs: None)
+no_writer = functools.partial(where_written, lambda *args, **kwargs: tf.summary.create_noop_writer())
 
 
 def into_nothing(original):
-    """Opens the system's empty file instead, if a callback calls it whose files another rank writes."""
-
-    def replacement(path, *args, **kwargs):
-        return original(os.devnull if acts_elsewhere() else path, *args, **kwargs)
-
-    return replacement
-
-
-def no_writer(original):
-    """A writer that writes nothing, if TensorBoard calls it where another rank writes."""
-
-    def replacement(*args, **kwargs):
-        return tf.summary.create_noop_writer() if acts_elsewhere() else original(*args, **kwargs)
-
-    return replacement
+    """Opens the system's empty file instead."""
+    return where_written(lambda path, *args, **kwargs: original(os.devnull, *args, **kwargs), original)
 
 
 def saves_once(original):

@@ -3,8 +3,9 @@
 import functools
 import importlib.metadata
 import sys
-import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from keras import callbacks
 
@@ -45,6 +46,18 @@ def program() -> frozenset[str]:
     return frozenset(command.module.partition(".")[0] for command in commands)
 
 
+def frames_of_callbacks() -> Iterator[FrameType]:
+    """What is under way of the functions of Keras's callbacks, the innermost first.
+
+    Nobody looks into frames of users' functions: these would then keep what is in them until they end.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("keras.src.callbacks."):
+            yield frame
+        frame = frame.f_back
+
+
 def refuse(what: str) -> None:
     """Refuses what needs all ranks within a callback that runs on one; in a job of several ranks.
 
@@ -54,9 +67,9 @@ def refuse(what: str) -> None:
     Raises:
         ValueError: on this rank.
     """
-    for frame, _ in traceback.walk_stack(sys._getframe()):
-        callback = frame.f_locals.get("self")
-        if isinstance(callback, callbacks.Callback) and getattr(callback, ALONE, False) and is_foreign(callback):
+    for frame in frames_of_callbacks():
+        callback = frame.f_locals.get("callback")  # in a CallbackList's, the one that it calls
+        if getattr(callback, ALONE, False) and is_foreign(callback):
             raise ValueError(
                 f"keras-par: {full_name(type(callback))} runs on one rank only, as callbacks of other packages do, but "
                 f"calls {what}, which needs all ranks: set callback.every_rank_writes = True on every rank."

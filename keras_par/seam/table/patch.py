@@ -53,13 +53,15 @@ def restore() -> None:
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replaces `owner.name` by `make` of it; does nothing if that was done before.
+    """Replaces `owner.name`, or a property's getter, by `make` of it; does nothing if that was done before.
 
     Several may wrap the same function; the last one is the outermost.
     """
-    original = getattr(owner, name)
+    own = vars(owner).get(name)
+    original: Any = own.fget if isinstance(own, property) else getattr(owner, name)
     if not is_wrapped(original, make):
-        replace(owner, name, marked(original, make))
+        made = marked(original, make)
+        replace(owner, name, property(made) if isinstance(own, property) else made)
 
 
 def is_wrapped(function: Any, make: Callable) -> bool:

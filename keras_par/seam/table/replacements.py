@@ -315,25 +315,24 @@ CALLBACKS = (
         "callbacks.stock_callbacks:restore_together",
         "to restore on all ranks",
     ),
-    Patch(
-        "keras.src.callbacks.remote_monitor:RemoteMonitor.on_epoch_end",
-        "callbacks.stock_callbacks:only_where_written",
-        "to send on one rank",
-    ),
-    Patch(
-        "keras.src.callbacks.tensorboard:TensorBoard._start_trace",
-        "callbacks.stock_callbacks:only_where_written",
-        "to profile one rank",
-    ),
-    Patch("tensorflow:summary.create_file_writer", "callbacks.stock_callbacks:no_writer", "to write on one rank"),
-    Patch(f"{MODEL}.save", "callbacks.stock_callbacks:saves_once", "callbacks save by it"),
-    Patch(f"{MODEL}.save_weights", "callbacks.stock_callbacks:saves_once", "the same"),
     *(
-        Patch(f"keras.src.utils.file_utils:{name}", "callbacks.stock_callbacks:nothing", "callbacks write by it")
-        for name in ("makedirs", "copy", "rmtree")
+        Patch(target, "callbacks.stock_callbacks:nothing", "to write, send and print on one rank")
+        for target in (
+            "keras.src.callbacks.remote_monitor:RemoteMonitor.on_epoch_end",
+            "keras.src.callbacks.tensorboard:TensorBoard._start_trace",
+            "keras.src.utils.file_utils:makedirs",
+            "keras.src.utils.file_utils:copy",
+            "keras.src.utils.file_utils:rmtree",
+            "keras.src.utils.io_utils:print_msg",
+        )
     ),
     Patch("keras.src.utils.file_utils:File", "callbacks.stock_callbacks:into_nothing", "the same"),
-    Patch("keras.src.utils.io_utils:print_msg", "callbacks.stock_callbacks:nothing", "callbacks print by it"),
+    *(
+        Patch(f"keras.src.callbacks.tensorboard:TensorBoard.{name}", "callbacks.stock_callbacks:no_writer", "the same")
+        for name in ("_train_writer", "_val_writer")
+    ),
+    Patch(f"{MODEL}.save", "callbacks.stock_callbacks:saves_once", "callbacks save by it"),
+    Patch(f"{MODEL}.save_weights", "callbacks.stock_callbacks:saves_once", "the same"),
     Patch(f"{MODEL}.summary", "models.summary:summary", "to print on one rank"),
 )
 PATCHES = (

@@ -69,6 +69,7 @@ USES = (
         for room in ("core", "linalg", "math", "nn", "numpy", "random", "rnn")
     ),
     Use("keras.src.backend.tensorflow.trainer:TensorFlowTrainer._autoconvert_optionals", "to call a step directly"),
+    Use("keras.src.callbacks.callback_list:CallbackList", "to know which callback a collective is asked for by"),
     Use("keras.src.losses.loss:apply_mask", "to divide by weights and masks of all ranks"),
     Use("keras.src.losses.loss:standardize_reduction", "the same"),
     Use("keras.src.optimizers.base_optimizer:BaseOptimizer.add_variable_from_reference", "to divide slots"),
