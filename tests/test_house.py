@@ -1,17 +1,19 @@
 """The rules of the house: imports go down, Keras's private parts stay in seam/, importing the package is light."""
 
 import ast
+import fnmatch
 import functools
+import itertools
 import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
-from itertools import filterfalse
 from pathlib import Path
 
 import pytest
 
 from keras_par.seam.page import page
+from keras_par.seam.table.keras_names import has, located
 from keras_par.seam.table.replacements import PATCHES
 from keras_par.seam.table.uses import USES
 from tests.sweeps import ALONE, EVERY, LONG_EVERY
@@ -141,7 +143,7 @@ def private_names(path: Path) -> set[str]:
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     chains = [node for node in ast.walk(tree) if isinstance(node, (ast.Attribute, ast.Name)) and id(node) not in inner]
     known = [(bound[first], rest) for first, *rest in map(chain_of, chains) if first in bound]
-    found = [[*module.split("."), *filterfalse(is_protocol, rest)] for module, rest in known]
+    found = [[*module.split("."), *itertools.filterfalse(is_protocol, rest)] for module, rest in known]
     names = {".".join(parts): any(part.startswith("_") for part in parts) for parts in found}
     return {name for name, is_private in names.items() if is_private or name.startswith(PRIVATE)}
 
@@ -173,6 +175,13 @@ def test_private_names_are_found_however_they_are_imported(tmp_path):
     )
     names = {"keras.src.trainers.trainer.Trainer._build", "keras.src.backend.shape", "keras.src.utils.x"}
     assert private_names(path) == names | {"tensorflow.__internal__.y"}
+
+
+def test_nothing_is_replaced_twice():
+    """But for Keras's own callbacks and what they call."""
+    there = [each for each in PATCHES if has(each.since, each.until) and not each.by.startswith("callbacks.")]
+    targets = [located(each.target) for each in there]
+    assert [a for a, b in itertools.permutations(targets, 2) if fnmatch.fnmatch(a, b)] == []
 
 
 def test_the_page_of_replacements_is_that_of_the_table():

@@ -5,8 +5,7 @@ state, and gets the other parts from the other ranks (Rajbhandari et al., "ZeRO:
 Trillion Parameter Models", 2020).
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -70,7 +69,7 @@ def group_of(variable: Any) -> Communicator:
 
 
 class Part:
-    """This rank's part of a variable, as an optimizer reads and assigns it; `parts_of` gives all ranks the new value.
+    """This rank's part of a variable, as an optimizer reads and assigns it; `join` gives all ranks the new value.
 
     Args:
         variable: that has one, see `has_own_part`.
@@ -107,19 +106,6 @@ class Part:
 
     def __tf_tensor__(self, dtype=None, name=None):
         return tf.convert_to_tensor(self.value, dtype=dtype, name=name)
-
-
-@contextlib.contextmanager
-def parts_of(variables: Sequence[Any]) -> Iterator[list[Any]]:
-    """The variables, with a `Part` for each that has one; at the end all ranks get what was assigned to parts.
-
-    Costs one all-gather for each bucket.
-    """
-    given = [Part(variable) if has_own_part(variable) else variable for variable in variables]
-    yield given
-    parts = [each for each in given if isinstance(each, Part)]
-    for bucket in buckets_of([part.variable for part in parts]):
-        join([parts[place] for place in bucket])
 
 
 def buckets_of(variables: Sequence[Any]) -> list[list[int]]:

@@ -69,15 +69,13 @@ class Step:
         self.local, self.total, self.thin = local, total, thin
         self.compiled = compiled
         self.rows = rows
-        self.scaled: set[int] = set()  # ids of the optimizers whose scale_loss has weighted the loss
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
         self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
         self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
         self.first_trace, self.method, self.is_blind = first_trace, method, is_blind
         self.keys_of_metrics = keys_of_metrics or {}
         self.handled: list[tf.Tensor] = []  # what Keras's own losses gave: those of the batch's rows as they are
-        self.applying = False  # inside an optimizer's apply
-        self.reduced: frozenset[int] = frozenset()  # `identity`s of variables whose gradients are reduced already
+        self.reduced: frozenset[int] | None = None  # inside an optimizer's apply, whose gradients are summed already
         self.lookups: dict[str, Any] = {}  # by the names of indices, how gradients lie that a compiled function gave
 
     def share(self, dtype) -> tf.Tensor:

@@ -115,8 +115,8 @@ class Split(Program):
         logs, captured = self._forward_and_backward(batch, step.local, step.total, start, step.binding, step.thin)
         for (optimizer, variables, lookups), parts in zip(self._optimizers, captured, strict=True):
             row_slices.note(step, parts, lookups)
-            step.scaled.add(id(optimizer))
-            optimizer.apply([row_slices.joined(each) for each in parts], variables)
+            with step.stock():
+                optimizer.apply([row_slices.joined(each) for each in parts], variables)
         return logs
 
     def _captured(self, batch, local, total, start, binding, thin):

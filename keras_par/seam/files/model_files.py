@@ -20,6 +20,7 @@ from keras_par.comm.broadcast import from_bytes, to_bytes
 from keras_par.comm.communicator import Communicator
 from keras_par.job import failures
 from keras_par.plan.layout import shard_of
+from keras_par.seam.files.whole_files import written_beside
 from keras_par.seam.models import binding as bindings
 from keras_par.seam.models.packages import refuse
 from keras_par.seam.models.state import is_partial, state_of
@@ -39,20 +40,26 @@ def divided(model: keras.Model) -> list[ShardedVariable]:
 
 
 def saved_together(original):
-    """Lets rank 0 write the ordinary file of a model that is divided; all ranks must call it."""
+    """Lets rank 0 write the ordinary file of a model that is divided, for which all ranks must call it.
+
+    What writes files itself writes them beside the path, see `whole_files`.
+    """
     what = WHOLE_FILES.get(original.__name__, f"keras.saving.{original.__name__}")
+    is_export = what == WHOLE_FILES["export"]
+    if is_export or what not in WHOLE_FILES.values():
+        original = written_beside(original, makes_folders=is_export)
 
     def replacement(model, *args, **kwargs):
         if leader() is not None:
             return original(model, *args, **kwargs)
         if not divided(model):
-            if what != WHOLE_FILES["export"]:
+            if not is_export:
                 warn_of_accumulators(model, what)
             with told_of_accumulators():
                 return original(model, *args, **kwargs)
 
         def write():
-            whole = in_one_piece(model) if what == WHOLE_FILES["export"] else model
+            whole = in_one_piece(model) if is_export else model
             return original(whole, *args, **kwargs)
 
         return together(model, what, write, sums_accumulators=True)

@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,26 +13,21 @@ from keras.src.distribution import distribution_lib
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.counting import Call, CountingCommunicator
-from keras_par.comm.reducer import Gradient, sum_gradients
 from keras_par.plan.options import Options, Reduction
 from keras_par.seam.models.recomputed import recompute
-from keras_par.seam.rows.row_slices import summed
 from keras_par.seam.step.metric_states import MetricStates
 from keras_par.seam.step.number_kinds import NumberKinds
 from keras_par.seam.variables.layouts import layout_of, mesh_of
 from keras_par.seam.variables.outputs import OutputRow, outputs_noted
-from keras_par.sharding.copies import of_first
+from keras_par.seam.variables.sharded_variable import MADE_UNDER
 from keras_par.sharding.following import keeping
 from keras_par.sharding.mesh import RankMesh
-from keras_par.sharding.names import numbered
-from keras_par.sharding.parts import has_own_part, is_part, scatter_gradients
-from keras_par.sharding.step import Step
-from keras_par.sharding.views import identity, is_sharded, is_summed_backward, sharded
+from keras_par.sharding.parts import has_own_part
+from keras_par.sharding.views import is_sharded, sharded
 
 logger = logging.getLogger("keras_par")
 
 ATTRIBUTE = "_keras_par_binding"
-MADE_UNDER = "_keras_par_made_under"
 FUNCTIONS = ("train_function", "test_function", "predict_function")  # that Keras keeps on a model once they are made
 TRAINING = ("fit", "train_on_batch")
 
@@ -153,52 +148,6 @@ class Binding:
         """`weight` as the strategy's reduction wants it: times the number of ranks for "sum"."""
         return weight * self.communicator.size if self.options.reduction == "sum" else weight
 
-    def sum_gradients(
-        self, step: Step, gradients: list[Gradient], variables: list, but: Collection[int] = (), to_parts: bool = False
-    ) -> list[Gradient]:
-        """The weighted gradients of `variables` summed over the ranks that have other rows.
-
-        Those of variables that are divided among these ranks have been summed where they were computed, as have those
-        of variables whose `identity` is in `but`. Costs one all-reduce for each bucket, and what `of_first` does.
-
-        Args:
-            step: under way.
-            gradients: this rank's.
-            variables: which they are of.
-            but: see above.
-            to_parts: True gives this rank's parts of the gradients of variables that it updates a part of, for one
-                reduce-scatter for each bucket.
-        """
-        limit = int(self.options.fusion_mb * 2**20)
-        own = enumerate(zip(gradients, variables, strict=True))
-        places = [i for i, (g, v) in own if is_to_sum(v) and identity(v) not in but and not is_part(g, v)]
-        result = list(gradients)
-        if not places:
-            return of_first(self.mesh, result, variables, but)
-        name = numbered("gradients")
-        parts = [i for i in places if to_parts and has_own_part(variables[i]) and gradients[i] is not None]
-        if parts:
-            pairs = [(gradient, variables[i]) for i in parts if (gradient := gradients[i]) is not None]
-            sums = scatter_gradients(pairs, f"{name}.parts", limit, self.options.compression)
-            for i, gradient in zip(parts, sums, strict=True):
-                result[i] = gradient
-        rest = [i for i in places if i not in parts]
-        are_even = isinstance(step.local, int)  # then every rank has as many rows
-        whole = [gradients[i] for i in rest]
-
-        def add(tensors: list) -> list:
-            return sum_gradients(step.communicator, tensors, name, limit, self.options.compression, are_even)
-
-        sums = summed(step, whole, add)
-        for i, gradient in zip(rest, sums, strict=True):
-            result[i] = gradient
-        return of_first(self.mesh, result, variables, but)
-
-
-def is_to_sum(variable: Any) -> bool:
-    """True if its gradient on this rank is a part of the whole, not the whole, nor a range of numbers."""
-    return not is_summed_backward(variable) and not getattr(variable, "overwrite_with_gradient", False)
-
 
 def bound(model: keras.Model) -> Binding | None:
     """The binding of a model, whatever the number of ranks."""
@@ -269,16 +218,6 @@ def for_call(model: keras.Model, call: str) -> Binding | None:
     if hasattr(binding.strategy, "keras_par_divide"):
         binding.strategy.keras_par_divide(model, binding)
     return binding
-
-
-def initialize(original):
-    """Notes on each new variable under which strategy it was made."""
-
-    def replacement(self, value):
-        setattr(self, MADE_UNDER, distribution_lib.distribution())
-        return original(self, value)
-
-    return replacement
 
 
 def bind(model: keras.Model) -> None:

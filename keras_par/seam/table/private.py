@@ -35,8 +35,8 @@ PRIVATE_ATTRIBUTES = (
     ),
     (
         optimizer,
-        ("_trainable_variables", "_trainable_variables_indices"),
-        "to find variables again that are divided",
+        ("_iterations", "_trainable_variables", "_trainable_variables_indices"),
+        "to accumulate gradients, and to find variables again that are divided",
     ),
     (lambda: keras.layers.Layer(name="probe"), ("_remat_mode",), "to recompute the layers that a strategy names"),
     (

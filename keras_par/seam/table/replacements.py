@@ -67,64 +67,41 @@ VARIABLES = (
         "to make shards without the whole",
     ),
     Patch(f"{VARIABLE}._initialize", "variables.sharded_variable:initialize", "to divide a variable that has a layout"),
-    Patch(f"{VARIABLE}._initialize", "models.binding:initialize", "to note under which strategy a variable was made"),
     Patch(
         "keras.src.layers.layer:Layer.__new__", "step.origins:noted", "to know which line of the user's made a layer"
     ),
 )
 OPTIMIZERS = (
-    Patch(f"{OPTIMIZER}.apply", "update.sharded_optimizer:apply", "to update shards by shards"),
-    Patch(f"{SCALED}.apply", "update.sharded_optimizer:apply", "the same"),
-    Patch(f"{OPTIMIZER}._backend_apply_gradients", "update.sharded_optimizer:apply_gradients", "the same"),
-    Patch(
-        f"{OPTIMIZER}._clip_gradients", "update.sharded_optimizer:clip_gradients", "to clip by whole gradients' norms"
+    *(
+        Patch(f"{owner}.{name}", f"update.optimizer:{name}", reason)
+        for owner in (OPTIMIZER, SCALED)
+        for name, reason in (("scale_loss", "to weight a loss by its rows"), ("apply", "to weight gradients by rows"))
     ),
-    Patch(f"{SCALED}.check_finite", "update.sharded_optimizer:check_finite", "to skip updates of shards together"),
+    Patch(f"{SCALED}.check_finite", "update.optimizer:check_finite", "to skip updates together"),
     Patch(
-        f"{TF_OPTIMIZER}.add_variable_from_reference",
-        "update.slots:add_variable_from_reference",
-        "to divide slots as their variables",
+        f"{OPTIMIZER}._backend_apply_gradients",
+        "update.optimizer:apply_gradients",
+        "to sum gradients over ranks between accumulating and clipping",
     ),
-    Patch(f"{TF_OPTIMIZER}._var_key", "update.slots:var_key", "to find the slots of shards"),
+    Patch(f"{OPTIMIZER}._clip_gradients", "update.optimizer:clip_gradients", "to clip by whole gradients' norms"),
     Patch(f"{TF_OPTIMIZER}._backend_update_step", "update.variable_update:update_step", "to update shards by shards"),
     Patch(
         f"{TF_OPTIMIZER}._overwrite_model_variables_with_average_value",
         "update.variable_update:overwrite_with_average",
         "the same",
     ),
-    Patch(f"{TF_OPTIMIZER}.assign", "update.variable_update:assign", "the same"),
-    Patch(f"{TF_OPTIMIZER}.assign_add", "update.variable_update:assign", "the same"),
-    Patch(f"{TF_OPTIMIZER}.assign_sub", "update.variable_update:assign", "the same"),
-    Patch(f"{TF_OPTIMIZER}._apply_weight_decay", "update.variable_update:apply_weight_decay", "to decay parts only"),
     Patch(
-        f"{OPTIMIZER}._update_model_variables_moving_average",
-        "update.variable_update:update_average",
-        "to average parts only",
+        f"{TF_OPTIMIZER}.add_variable_from_reference",
+        "update.slots:add_variable_from_reference",
+        "to divide slots as their variables",
     ),
-    Patch(f"{OPTIMIZER}.scale_loss", "update.optimizer:scale_loss", "to weight a loss by its rows"),
-    Patch(f"{OPTIMIZER}.apply", "update.optimizer:apply", "to reduce inside the update"),
-    Patch(f"{SCALED}.scale_loss", "update.optimizer:scale_loss", "to weight a loss by its rows"),
-    Patch(f"{SCALED}.apply", "update.optimizer:apply", "to reduce before the finite check"),
-    Patch(f"{OPTIMIZER}._clip_gradients", "update.optimizer:clip_gradients", "runs once an update, before clipping"),
-    Patch(
-        f"{OPTIMIZER}._overwrite_variables_directly_with_gradients",
-        "update.optimizer:overwrite",
-        "to keep the ranges of float8 equal",
-    ),
-    Patch(f"{SCALED}.check_finite", "update.optimizer:check_finite", "to skip updates together"),
-    Patch(
-        "keras.src.optimizers.multi_optimizer:MultiOptimizer.apply",
-        "update.optimizer:apply_several",
-        "to tell several optimizers that their loss is weighted",
-        since="3.15",
-    ),
+    Patch(f"{TF_OPTIMIZER}._var_key", "update.slots:var_key", "to find the slots of shards"),
 )
 GRADIENTS = (
     Patch(
         "tensorflow:GradientTape.gradient", "update.gradients:tape_gradient", "to sum gradients where a step takes them"
     ),
     Patch("tensorflow:GradientTape.jacobian", "update.gradients:tape_jacobian", "the same"),
-    Patch("tensorflow:GradientTape.batch_jacobian", "update.gradients:tape_batch_jacobian", "to leave it a rank's"),
     Patch("tensorflow:gradients", "update.gradients:graph_gradients", "to sum gradients where a step takes them"),
     Patch(
         "keras.src.backend.tensorflow.core:remat",
@@ -273,13 +250,10 @@ FILES = (
     Patch("tensorflow:data.Dataset.cache", "feed.caches:cache", "to give each rank a file of its own"),
     Patch("keras.src.utils.file_utils:get_file", "feed.downloads:get_file", "to download on one rank", everywhere=True),
     Patch(
-        "keras.src.saving.saving_lib:save_model", "files.whole_files:written_beside", "to have whole files on all ranks"
+        "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5",
+        "files.whole_files:making_folders",
+        "to have whole files on all ranks",
     ),
-    Patch("keras.src.saving.saving_lib:save_weights_only", "files.whole_files:written_beside", "the same"),
-    Patch(
-        "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5", "files.whole_files:making_folders", "the same"
-    ),
-    Patch(f"{MODEL}.export", "files.whole_files:making_folders", "the same"),
     Patch(f"{ARCHIVE}.write_out", "files.whole_files:making_folders", "the same"),
     Patch(
         f"{ARCHIVE}._filter_and_track_resources", "files.whole_files:in_order", "to list variables alike on all ranks"

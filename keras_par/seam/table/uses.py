@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from keras_par.seam.table.replacements import STRATEGIES
+from keras_par.seam.table.replacements import OPTIMIZER, STRATEGIES
 
 
 class Move(NamedTuple):
@@ -73,6 +73,16 @@ USES = (
     Use("keras.src.losses.loss:apply_mask", "to divide by weights and masks of all ranks"),
     Use("keras.src.losses.loss:standardize_reduction", "the same"),
     Use("keras.src.optimizers.base_optimizer:BaseOptimizer.add_variable_from_reference", "to divide slots"),
+    *(
+        Use(f"{OPTIMIZER}.{name}", "to sum gradients over ranks between accumulating and clipping")
+        for name in (
+            "_apply_weight_decay",
+            "_backend_increment_gradient_accumulators",
+            "_backend_reset_gradient_accumulators",
+            "_get_variable_index",
+            "_update_model_variables_moving_average",
+        )
+    ),
     Use("keras.src.random.seed_generator:GLOBAL_SEED_GENERATOR", "to begin with rank 0's seed for unseeded draws"),
     Use("keras.src.trainers.compile_utils:CompileMetrics", "to know the container of the metrics of compile"),
     Use("keras.src.trainers.compile_utils:MetricsList", "the same"),

@@ -1,27 +1,30 @@
-"""Makes gradients that a step of the user's own takes those of the global batch, where they are computed.
+"""Takes gradients, weighs them by the ranks' rows and sums them over the ranks, by `sum_gradients` in the end.
 
-Whatever the step does to them then (clips, normalizes, adds up, assigns by hand) it does to what one process would
-have. Keras's own step leaves the sum to the optimizer's update, see `optimizer.py`.
+In a step of the user's own that is done where gradients are computed. So whatever the step does to them (clips,
+normalizes, adds up, assigns by hand) it does to what one process would have. Keras's own step leaves the sum to the
+optimizer's update, see `optimizer.py`.
 """
 
 import contextlib
 import contextvars
 import itertools
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_par.comm import differentiable
+from keras_par.comm import differentiable, reducer
 from keras_par.comm.reducer import Gradient, scaled, values_of, with_values
 from keras_par.seam.rows.row_dims import UNSURE, Rows, is_symbolic
-from keras_par.seam.rows.row_slices import Lookup, joined, lookup_of, pieces
+from keras_par.seam.rows.row_slices import Lookup, joined, lookup_of, pieces, summed
 from keras_par.seam.step.known_losses import require_known
 from keras_par.seam.variables.layouts import divide
 from keras_par.sharding import step as steps
+from keras_par.sharding.copies import of_first
 from keras_par.sharding.names import is_in_loop, numbered
+from keras_par.sharding.parts import has_own_part, is_part, scatter_gradients
 from keras_par.sharding.tensor import ShardedTensor
 from keras_par.sharding.tensor import of_shards as tensor_of_shards
 from keras_par.sharding.views import identity, is_sharded, is_summed_backward, local_view, placement_of
@@ -70,19 +73,11 @@ def tape_jacobian(original):
             return jacobians
         result, weight = tf.nest.flatten(jacobians), weight_of(step, target)
         own = [scaled(result[place], weight, no_nan=step.thin) for place in places]
-        for place, jacobian in zip(places, summed(step, own, [flat[place] for place in places], False), strict=True):
+        for place, jacobian in zip(
+            places, sum_at_tape(step, own, [flat[place] for place in places], False), strict=True
+        ):
             result[place] = jacobian
         return tf.nest.pack_sequence_as(sources, result)
-
-    return replacement
-
-
-def tape_batch_jacobian(original):
-    """That of this rank's rows, as it is."""
-
-    def replacement(self, *args, **kwargs):
-        with as_they_are():
-            return original(self, *args, **kwargs)
 
     return replacement
 
@@ -117,12 +112,13 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
         step.probe.losses += [each for each in targets if isinstance(each, tf.Tensor)]
         return tf.nest.map_structure(named_as_gradient, take())
     require_known(step, targets)
-    result = tf.nest.flatten(take(weigh(step, targets, output_gradients)))
+    given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
+    weights = [weighted(step, each, gradient) for each, gradient in zip(targets, given, strict=True)]
+    result = tf.nest.flatten(take(weights))
+    own = result
     if len(places) < len(flat):
         own = tf.nest.flatten(take()) if is_repeatable else unweighted(step, targets, result)
-    else:
-        own = result
-    sums = iter(summed(step, [result[place] for place in places], [flat[place] for place in places]))
+    sums = iter(sum_at_tape(step, [result[place] for place in places], [flat[place] for place in places]))
     result = [shown(next(sums), flat[place]) if place in places else own[place] for place in range(len(flat))]
     return tf.nest.pack_sequence_as(sources, result)
 
@@ -135,19 +131,13 @@ def shown(gradient: Gradient, variable: Any) -> Any:
     return tensor_of_shards(shards, placement_of(variable).stored, variable.mesh, variable._shape)
 
 
-def of_shards(gradients: Iterable[Any], variables: Iterable[Any]) -> list[Gradient]:
-    """What an optimizer takes: of gradients that a step of the user's own has seen whole, the variables' shards."""
-    return [of_shard(gradient, variable) for gradient, variable in zip(gradients, variables, strict=True)]
-
-
 def of_shard(gradient: Any, variable: Any) -> Gradient:
+    """What an optimizer takes: of a gradient that a step of the user's own has seen whole, the variable's shard."""
+    is_whole = isinstance(gradient, ShardedTensor)
     if isinstance(gradient, tf.Tensor) and is_sharded(variable):
-        is_whole = gradient.shape.is_compatible_with(variable._shape)
-        if not is_whole or gradient.shape.is_compatible_with(variable.local_shape):
-            return gradient
-    elif not isinstance(gradient, ShardedTensor):
-        return gradient
-    return divide(gradient, placement_of(variable).stored, variable.mesh).local
+        fits = gradient.shape.is_compatible_with
+        is_whole = fits(variable._shape) and not fits(variable.local_shape)
+    return divide(gradient, placement_of(variable).stored, variable.mesh).local if is_whole else gradient
 
 
 def named_as_gradient(gradient: Any) -> Any:
@@ -177,13 +167,8 @@ def is_for_apply(step: steps.Step, targets: list) -> bool:
     return step.is_stock and any(target is each for target in targets for each in step.targets)
 
 
-def weigh(step: steps.Step, targets: list, output_gradients) -> list:
-    """Output gradients that make each target's gradient this rank's part of the global batch's."""
-    given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
-    return [weighted(step, target, each) for target, each in zip(targets, given, strict=True)]
-
-
 def weighted(step: steps.Step, target: Any, output_gradient: Any) -> Any:
+    """The output gradient that makes a target's gradient this rank's part of the global batch's."""
     if not isinstance(target, tf.Tensor) or not target.dtype.is_floating:
         return output_gradient
     ones = tf.ones_like(target) if output_gradient is None else tf.convert_to_tensor(output_gradient, target.dtype)
@@ -215,7 +200,7 @@ def has_rows(step: steps.Step, target: tf.Tensor) -> bool:
     return target.shape[0] % max(int(local), 1) == 0
 
 
-def summed(step: steps.Step, gradients: list, variables: list, have_shapes: bool = True) -> list[Gradient]:
+def sum_at_tape(step: steps.Step, gradients: list, variables: list, have_shapes: bool = True) -> list[Gradient]:
     """Weighted gradients, with their variables' shapes or others, summed over the ranks.
 
     Costs one all-reduce for each bucket, and one for each gradient backward.
@@ -241,13 +226,13 @@ def summed(step: steps.Step, gradients: list, variables: list, have_shapes: bool
             gradient if is_summed_backward(variable) else scaled(gradient, counts, no_nan=True)
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
-    return newest_ranges(step, total(step, gradients, variables), gradients, variables)
+    return newest_ranges(step, sum_differentiably(step, gradients, variables), gradients, variables)
 
 
 def newest_ranges(step: steps.Step, sums: list[Gradient], own: list[Gradient], variables: list) -> list[Gradient]:
     """`sums`, with maxima over ranks for variables that take their gradients as values, as float8's ranges do."""
-    places = [place for place, each in enumerate(variables) if getattr(each, "overwrite_with_gradient", False)]
-    places = [place for place in places if own[place] is not None]
+    pairs = enumerate(zip(own, variables, strict=True))
+    places = [place for place, (gradient, each) in pairs if gradient is not None and is_range(each)]
     if places:
         most = step.communicator.all_reduce([own[place] for place in places], numbered("ranges"), "max")
         for place, value in zip(places, most, strict=True):
@@ -255,7 +240,7 @@ def newest_ranges(step: steps.Step, sums: list[Gradient], own: list[Gradient], v
     return sums
 
 
-def total(step: steps.Step, gradients: list[Gradient], variables: list) -> list[Gradient]:
+def sum_differentiably(step: steps.Step, gradients: list[Gradient], variables: list) -> list[Gradient]:
     """The sums over ranks, differentiable: what all ranks make of a sum goes back to all parts of it."""
     split = [pieces(gradient) for gradient in gradients]
     pairs = [(part, variable) for each, variable in zip(split, variables, strict=True) for part in each]
@@ -265,7 +250,7 @@ def total(step: steps.Step, gradients: list[Gradient], variables: list) -> list[
     @tf.custom_gradient
     def call(*values):
         parts = [with_values(gradient, each) for gradient, each in zip(own, values, strict=True)]
-        sums = step.binding.sum_gradients(step, parts, [variable for part, variable in pairs if part is not None])
+        sums = sum_gradients(step, parts, [variable for part, variable in pairs if part is not None])
         indices[:] = [each.indices if isinstance(each, tf.IndexedSlices) else None for each in sums]
 
         def backward(*upstream):
@@ -275,12 +260,8 @@ def total(step: steps.Step, gradients: list[Gradient], variables: list) -> list[
 
     sums = call(*map(values_of, own)) if own else []
     left = iter(zip(own, sums, indices, strict=True))
-    result = [[None if part is None else with_sum(*next(left)) for part in each] for each in split]
+    result = [[None if part is None else with_values(*next(left)) for part in each] for each in split]
     return [joined(each) for each in result]
-
-
-def with_sum(own: Gradient, values: tf.Tensor, indices: tf.Tensor | None) -> Gradient:
-    return values if indices is None else with_values(own, values, indices)
 
 
 def sent_back(step: steps.Step, upstream: tf.Tensor, part: Any, indices: tf.Tensor | None) -> tf.Tensor:
@@ -295,6 +276,52 @@ def sent_back(step: steps.Step, upstream: tf.Tensor, part: Any, indices: tf.Tens
     if lookup is Lookup.DISTINCT:
         return tf.gather(everything, tf.argmax(part.indices[:, tf.newaxis] == indices, 1))
     return everything
+
+
+def sum_gradients(
+    step: steps.Step, gradients: list, variables: list, but: Collection[int] = (), to_parts: bool = False
+) -> list[Gradient]:
+    """The weighted gradients of `variables` summed over the ranks that have other rows.
+
+    Those of variables that are divided among these ranks have been summed where they were computed, as have those of
+    variables whose `identity` is in `but`. Costs one all-reduce for each bucket, and what `of_first` does.
+
+    Args:
+        step: under way.
+        gradients: this rank's.
+        variables: which they are of.
+        but: see above.
+        to_parts: True gives this rank's parts of the gradients of variables that it updates a part of, for one
+            reduce-scatter for each bucket.
+    """
+    options = step.binding.options
+    limit, result = int(options.fusion_mb * 2**20), list(gradients)
+    own = enumerate(zip(gradients, variables, strict=True))
+    places = [i for i, (g, v) in own if is_to_sum(g, v) and identity(v) not in but]
+    name = numbered("gradients") if places else ""
+    parts = [i for i in places if to_parts and has_own_part(variables[i]) and gradients[i] is not None]
+    rest = [i for i in places if i not in parts]
+
+    def add(tensors: list) -> list:
+        are_even = isinstance(step.local, int)  # then every rank has as many rows
+        return reducer.sum_gradients(step.communicator, tensors, name, limit, options.compression, are_even)
+
+    pairs = [(gradients[i], variables[i]) for i in parts]
+    sums: list = scatter_gradients(pairs, f"{name}.parts", limit, options.compression) if parts else []
+    sums += summed(step, [gradients[i] for i in rest], add)
+    for place, gradient in zip([*parts, *rest], sums, strict=True):
+        result[place] = gradient
+    return of_first(step.binding.mesh, result, variables, but)
+
+
+def is_to_sum(gradient: Gradient, variable: Any) -> bool:
+    """True if a gradient is this rank's part of a sum, not the sum or a part of that, nor a range of numbers."""
+    return not (is_summed_backward(variable) or is_range(variable) or is_part(gradient, variable))
+
+
+def is_range(variable: Any) -> bool:
+    """True for a variable that takes its gradient as its value."""
+    return getattr(variable, "overwrite_with_gradient", False)
 
 
 def with_shapes(gradients, variables) -> list:

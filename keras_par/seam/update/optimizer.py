@@ -1,21 +1,31 @@
-"""Reduces the gradients of Keras's own step inside an optimizer's update: after accumulation, before clipping, once."""
+"""An optimizer's update on several ranks: weighs gradients, accumulates, sums over ranks, clips, updates and averages.
 
-import contextlib
-import itertools
+`apply` and `apply_gradients` are the steps of it, in their order. Gradients are summed over ranks once, after they are
+accumulated and before they are clipped.
+"""
 
+import contextvars
+from collections.abc import Sequence
+from typing import Any
+
+import keras
 import tensorflow as tf
-from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
 
-from keras_par.comm.reducer import scaled
-from keras_par.seam.table.patch import wrap
+from keras_par.comm import world
+from keras_par.comm.reducer import scaled, values_of
+from keras_par.plan.placement import WHOLE
 from keras_par.seam.update import same_rows
-from keras_par.seam.update.gradients import newest_ranges, of_shards, weight_of, with_shapes
-from keras_par.seam.update.sharded_optimizer import targets
+from keras_par.seam.update.gradients import newest_ranges, of_shard, sum_gradients, weight_of, with_shapes
+from keras_par.seam.update.variable_update import average
+from keras_par.sharding import copies
 from keras_par.sharding import step as steps
-from keras_par.sharding.names import numbered
-from keras_par.sharding.parts import own_part_of
-from keras_par.sharding.views import identity, is_summed_backward, placement_of
+from keras_par.sharding.names import unique
+from keras_par.sharding.parts import has_own_part, own_part_of
+from keras_par.sharding.views import identity, is_summed_backward, local_view, placement_of
+
+# What the update under way applies gradients to, in their order.
+_targets: contextvars.ContextVar[Sequence] = contextvars.ContextVar("keras_par_targets", default=())
 
 
 def scale_loss(original):
@@ -26,39 +36,45 @@ def scale_loss(original):
 
     def replacement(self, loss):
         step = steps.current()
-        if step is None or not step.is_stock or id(self) in step.scaled:
+        if step is None or not step.is_stock:
             return original(self, loss)
-        step.scaled.add(id(self))
         loss = tf.convert_to_tensor(loss)
-        scaled = original(self, step.times(loss, weight_of(step, loss)))
-        step.targets.append(scaled)
-        return scaled
+        step.targets.append(original(self, step.times(loss, weight_of(step, loss))))
+        return step.targets[-1]
 
     return replacement
 
 
 def apply(original):
-    """Weights gradients that neither scale_loss nor a tape has weighted, and reduces before a loss scale's check."""
+    """Weights gradients that neither `scale_loss` nor a tape has weighted; a loss scale's check is of their sums."""
 
     def replacement(self, grads, trainable_variables=None):
         step = steps.current()
-        if step is not None:
-            reduce_before_clipping(type(self))
-        if step is None:
-            trainable_variables = None if trainable_variables is None else list(trainable_variables)
-            require_step(trainable_variables or self._trainable_variables)
-        if step is None or step.applying:
-            return original(self, grads, trainable_variables)
         trainable_variables = None if trainable_variables is None else list(trainable_variables)
-        variables = trainable_variables if trainable_variables is not None else list(self._trainable_variables)
-        grads = with_shapes(of_shards(grads, variables), variables)
-        if id(self) not in step.scaled:
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        if step is None:
+            require_step(variables)
+        if step is None or step.reduced is not None:
+            return original(self, grads, trainable_variables)
+        grads = with_shapes([of_shard(g, v) for g, v in zip(grads, variables, strict=True)], variables)
+        if not step.is_stock:
             grads = weigh_rest(step, grads, variables)
-        step.scaled.discard(id(self))
         if step.captured is not None:
             step.captured.append((self, grads, trainable_variables))
             return None
-        return reduce_and_apply(original, self, step, grads, trainable_variables, variables)
+        grads = newest_ranges(step, grads, grads, variables)
+        reduced: frozenset[int] = frozenset()
+        if not step.is_stock:
+            reduced = frozenset(step.binding.summed_at_tape)
+            grads = same_rows.of_own_step(step, grads, variables)
+        if isinstance(self, LossScaleOptimizer) and not accumulates(self):
+            grads = sum_gradients(step, grads, variables, reduced, to_parts=True)
+            reduced = frozenset(map(identity, variables))
+        step.reduced = reduced
+        try:
+            return original(self, grads, trainable_variables)
+        finally:
+            step.reduced = None
 
     return replacement
 
@@ -69,7 +85,7 @@ def require_step(variables: list) -> None:
     Raises:
         ValueError: there is one.
     """
-    summed = next((variable for variable in variables if is_summed_backward(variable)), None)
+    summed = next(filter(is_summed_backward, variables), None)
     if summed is not None:
         raise ValueError(
             f"keras-par: ranks with other rows divide '{summed.path}', so that its gradient is their sum already, "
@@ -79,139 +95,153 @@ def require_step(variables: list) -> None:
 
 
 def weigh_rest(step: steps.Step, grads: list, variables: list) -> list:
-    """`grads` with those weighted that were not computed by a tape in a step of the user's own, which does that."""
-    known = step.binding.weighted_at_tape if not step.is_stock else frozenset()
-    rest = [place for place, variable in enumerate(variables) if identity(variable) not in known]
-    require_even(step, [variables[place] for place in rest])
-    weight = step.binding.times(step.weight(tf.float64))
-    for place in rest:
-        grads[place] = scaled(grads[place], weight)
-    return grads
-
-
-def require_even(step: steps.Step, variables) -> None:
-    """Refuses gradients that were summed over ranks with unequal numbers of rows before they could be weighted.
+    """`grads` of a step of the user's own, with those weighted that no tape has weighted.
 
     Raises:
-        ValueError: a variable is divided among these ranks, and their rows are not known to be as many.
+        ValueError: one of these was summed over ranks before, and their rows are not known to be as many.
     """
-    summed = next((variable for variable in variables if is_summed_backward(variable)), None)
+    known = step.binding.weighted_at_tape
+    rest = [variable for variable in variables if identity(variable) not in known]
+    summed = next(filter(is_summed_backward, rest), None)
     if summed is not None and not isinstance(step.local, int):
         raise ValueError(
             f"keras-par: the gradient of '{summed.path}', which is divided along the batch axis, is summed over ranks "
             "with other numbers of rows: let the training step take the gradients of optimizer.scale_loss(loss), or "
             "give it batches that the ranks divide evenly (drop_remainder=True)."
         )
+    weight = step.binding.times(step.weight(tf.float64))
+    return [g if identity(v) in known else scaled(g, weight) for g, v in zip(grads, variables, strict=True)]
 
 
-def apply_several(original):
-    """Tells the optimizers that a MultiOptimizer hands its gradients to that their loss is weighted already."""
-
-    def replacement(self, grads, trainable_variables=None):
-        step = steps.current()
-        if step is not None and id(self) in step.scaled:
-            step.scaled.discard(id(self))
-            step.scaled.update(id(each) for each in self.optimizers)
-        return original(self, grads, trainable_variables)
-
-    return replacement
-
-
-def reduce_and_apply(original, optimizer, step: steps.Step, grads: list, trainable_variables, variables: list):
-    """Runs an optimizer's own apply on weighted gradients, with the reduction where it belongs."""
-    reduced = frozenset() if step.is_stock else frozenset(step.binding.summed_at_tape)
-    if not step.is_stock:
-        grads = same_rows.of_own_step(step, grads, variables)
-    if accumulates(optimizer):
-        grads, reduced = to_accumulate(step, grads, variables, reduced)
-    elif isinstance(optimizer, LossScaleOptimizer):
-        grads = step.binding.sum_gradients(step, grads, variables, but=reduced, to_parts=True)
-        reduced = frozenset(map(identity, variables))
-    with applying(step, reduced):
-        return original(optimizer, grads, trainable_variables)
-
-
-def to_accumulate(
-    step: steps.Step, grads: list, variables: list, reduced: frozenset[int]
-) -> tuple[list, frozenset[int]]:
-    """What an optimizer that accumulates adds up, and the `identity`s of the variables whose sums are done then.
-
-    Accumulators that ranks divide take this rank's parts of sums, the others what is not summed yet.
-    """
-    scattered = [placement_of(variable).is_scattered_at_once for variable in variables]
-    rest = [not each for each in scattered]
-    own = list(itertools.compress(variables, scattered))
-    sums = step.binding.sum_gradients(step, list(itertools.compress(grads, scattered)), own, but=reduced, to_parts=True)
-    parts = iter(own_part_of(gradient, variable) for gradient, variable in zip(sums, own, strict=True))
-    others = list(itertools.compress(variables, rest))
-    whole = iter(on_first_rank(step, list(itertools.compress(grads, rest)), others, reduced))
-    grads = [next(parts) if each else next(whole) for each in scattered]
-    return grads, frozenset(map(identity, own))
-
-
-def on_first_rank(step: steps.Step, grads: list, variables: list, reduced: frozenset[int]) -> list:
-    """`grads` with those that are reduced already made 0 on all ranks but one: accumulators add up over ranks."""
-    if step.communicator.rank == 0:
-        return grads
-    own = [identity(variable) in reduced and not is_summed_backward(variable) for variable in variables]
-    return [scaled(grad, 0.0) if is_own else grad for grad, is_own in zip(grads, own, strict=True)]
-
-
-@contextlib.contextmanager
-def applying(step, reduced: frozenset[int]):
-    step.applying, step.reduced = True, reduced
-    try:
-        yield
-    finally:
-        step.applying, step.reduced = False, frozenset()
-
-
-def accumulates(optimizer: BaseOptimizer) -> bool:
-    """True if it adds up the gradients of several steps, so that those of one are not applied, nor to be reduced."""
-    inner = optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
-    return bool(getattr(inner, "gradient_accumulation_steps", None))
-
-
-def reduce_before_clipping(kind: type) -> None:
-    """Lets an optimizer's class that clips in a way of its own have reduced gradients, as Keras's has."""
-    owner = next(each for each in kind.__mro__ if "_clip_gradients" in vars(each))
-    wrap(owner, "_clip_gradients", clip_gradients)
-
-
-def clip_gradients(original):
-    """Reduces what the optimizer is about to clip and apply, once; accumulation is done by then."""
-
-    def replacement(self, grads):
-        step = steps.current()
-        if step is not None:
-            grads = step.binding.sum_gradients(step, list(grads), targets(), but=step.reduced, to_parts=True)
-            step.reduced |= frozenset(map(identity, targets()))
-        return original(self, grads)
-
-    return replacement
-
-
-def overwrite(original):
-    """Gives variables that take their gradients as values, float8's ranges, the largest of all ranks."""
-
-    def replacement(self, grads, vars):
-        step = steps.current()
-        if step is not None:
-            grads = newest_ranges(step, list(grads), list(grads), list(vars))
-        return original(self, grads, vars)
-
-    return replacement
+def accumulates(optimizer: LossScaleOptimizer) -> bool:
+    """True if it adds up the gradients of several steps, so that those of one are not applied, nor to be summed."""
+    return bool(optimizer.inner_optimizer.gradient_accumulation_steps)
 
 
 def check_finite(original):
-    """Where gradients accumulate they are not reduced yet, so the ranks agree on the check's result instead."""
+    """Ranks skip an update together, though each sees gradients of its own. Costs one all-reduce of a number.
+
+    They see shards and parts, and what accumulates before it is summed.
+    """
 
     def replacement(self, grads):
         finite = original(self, grads)
-        step = steps.current()
-        if step is None or not accumulates(self):
+        is_summed = steps.current() is None or not accumulates(self)
+        if is_summed and not any(map(has_parts, self._trainable_variables)):
             return finite
-        [everywhere] = step.communicator.all_reduce([tf.cast(finite, tf.int32)], numbered("finite"), "min")
-        return tf.cast(everywhere, tf.bool)
+        [least] = world.current().all_reduce([tf.cast(finite, tf.int32)], unique("finite"), "min")
+        return tf.cast(least, tf.bool)
 
     return replacement
+
+
+def apply_gradients(original):
+    """Accumulates gradients, sums them over ranks, clips, decays weights, updates and averages.
+
+    That is what Keras does, but for the sum, in its order, and on what this rank holds of each variable.
+    """
+
+    def replacement(self, grads, variables):
+        step = steps.current()
+        if step is None and all(placement_of(variable) == WHOLE for variable in self._trainable_variables):
+            return original(self, grads, variables)
+
+        def update(grads: list) -> None:
+            if step is not None:
+                grads = sum_gradients(step, grads, variables, step.reduced or (), to_parts=True)
+            grads = [own_part_of(gradient, variable) for gradient, variable in zip(grads, variables, strict=True)]
+            grads = self._clip_gradients(grads)
+            self._apply_weight_decay([variable for variable in variables if not has_own_part(variable)])
+            self._backend_update_step(grads, variables, self.learning_rate)
+
+        def update_by_sums() -> None:
+            update([(gradient + total) / every for gradient, total in zip(grads, sums, strict=True)])
+            self._backend_reset_gradient_accumulators()
+
+        token = _targets.set(list(variables))
+        try:
+            with local_view():
+                if every := self.gradient_accumulation_steps:
+                    grads = grads if step is None else to_accumulate(step, grads, variables)
+                    sums = [self._accumulated_gradients[self._get_variable_index(variable)] for variable in variables]
+                    is_due = (self._iterations + 1) % every == 0
+                    add = self._backend_increment_gradient_accumulators
+                    keras.ops.cond(is_due, update_by_sums, lambda: add(grads, sums))
+                else:
+                    update(grads)
+                if self.use_ema:
+                    average(self)
+        finally:
+            _targets.reset(token)
+        return None
+
+    return replacement
+
+
+def to_accumulate(step: steps.Step, grads: list, variables: list) -> list:
+    """What an optimizer that accumulates adds up.
+
+    Accumulators that ranks divide take this rank's part of sums; the others what ranks still sum, which a sum that is
+    there already is on the first rank only.
+    """
+    later = {identity(variable) for variable in variables if not placement_of(variable).is_scattered_at_once}
+    reduced = step.reduced or frozenset()
+    result = sum_gradients(step, grads, variables, reduced | later, to_parts=True)
+    for place, variable in enumerate(variables):
+        if identity(variable) not in later:
+            result[place] = own_part_of(result[place], variable)
+        elif identity(variable) in reduced and not is_summed_backward(variable):
+            result[place] = scaled(result[place], float(step.communicator.rank == 0))
+    step.reduced = frozenset(map(identity, variables)) - later
+    return result
+
+
+def clip_gradients(original):
+    """Clips by norms of whole gradients. Costs one all-reduce of some numbers for each axis that divides any.
+
+    Clipping by a global norm makes slices dense. Where ranks do not add them up with the same bits it is done here,
+    see `same_rows`.
+    """
+
+    def replacement(self, grads):
+        variables = _targets.get()
+        by_norm, by_global_norm = self.clipnorm, self.global_clipnorm
+        have_own_bits = steps.current() is not None and not copies.repeats_bits()
+        adds_rows = by_global_norm and have_own_bits and any(isinstance(each, tf.IndexedSlices) for each in grads)
+        if not (any(map(has_parts, variables)) or adds_rows) or not (by_norm or by_global_norm):
+            return original(self, grads)
+        squares = whole_squares(grads, variables)
+        if by_norm:  # what makes a norm at most that; NaN if it is NaN, as in Keras
+            scales = [None if s is None else by_norm / tf.maximum(tf.sqrt(s), by_norm) for s in squares]
+            return [scaled(gradient, scale) for gradient, scale in zip(grads, scales, strict=True)]
+        norm = tf.sqrt(tf.add_n([square for square in squares if square is not None]))
+        # As Keras has it: infinite and NaN norms make the gradients NaN.
+        scale = by_global_norm * tf.minimum(1.0 / norm, 1.0 / by_global_norm) + (norm - norm)
+        pairs = zip(grads, variables, strict=True)
+        dense = [same_rows.added_up(g, v) if isinstance(g, tf.IndexedSlices) else g for g, v in pairs]  # as Keras does
+        return [scaled(gradient, scale) for gradient in dense]
+
+    return replacement
+
+
+def whole_squares(grads: list, variables: list) -> list:
+    """The sum of squares of each whole gradient, in float32, or in float64 if a gradient is.
+
+    Costs one all-reduce for each axis that divides any.
+    """
+    wide = tf.float64 if any(g is not None and g.dtype == tf.float64 for g in grads) else tf.float32
+    squares = [None if g is None else tf.reduce_sum(tf.square(tf.cast(values_of(g), wide))) for g in grads]
+    divided = [i for i, v in enumerate(variables) if has_parts(v) and squares[i] is not None]
+    for axis in variables[divided[0]].mesh.plan.axis_names if divided else ():
+        places = [i for i in divided if axis in placement_of(variables[i]).gradient]
+        if places:
+            group = variables[places[0]].mesh.along(axis)
+            [sums] = group.all_reduce([tf.stack([squares[i] for i in places])], unique("norms"))
+            for place, square in zip(places, tf.unstack(sums), strict=True):
+                squares[place] = square
+    return squares
+
+
+def has_parts(variable: Any) -> bool:
+    """True if this rank's gradient of the variable is a part of the whole one."""
+    return any(placement_of(variable).gradient)

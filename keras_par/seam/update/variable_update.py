@@ -1,5 +1,8 @@
 """Updates variables as they and their state lie: shards as shards, parts as parts, or wholes beside gathered state."""
 
+import contextlib
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -8,33 +11,22 @@ from keras import optimizers
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from keras_par.plan.buckets import fill_buckets
+from keras_par.plan.placement import WHOLE
 from keras_par.seam.update import same_rows
 from keras_par.seam.update.slots import slots_by_variable
 from keras_par.sharding import step as steps
-from keras_par.sharding.parts import BUCKET_BYTES, Part, buckets_of, bytes_of, has_own_part, join, parts_of
+from keras_par.sharding.parts import BUCKET_BYTES, Part, buckets_of, bytes_of, has_own_part, join
 from keras_par.sharding.tensor import of_shards
-from keras_par.sharding.views import is_local, is_sharded, local_view, made_whole, placement_of, sharded
+from keras_par.sharding.views import is_sharded, local_view, made_whole, placement_of, sharded
 
 # Optimizers whose update of an element depends on nothing but that element. Others see whole variables.
-ELEMENTWISE = tuple(
-    getattr(optimizers, name)
-    for name in ["SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Ftrl", "Nadam", "Lion"]
-    if hasattr(optimizers, name)
-)
+ELEMENTWISE = ["SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Ftrl", "Nadam", "Lion"]
+ASSIGNING = ("assign", "assign_add", "assign_sub")
 
 
 def is_elementwise(optimizer: BaseOptimizer) -> bool:
     """True if its update of an element depends on nothing but that element."""
-    return any(type(optimizer).update_step is kind.update_step for kind in ELEMENTWISE)
-
-
-def apply_weight_decay(original):
-    """Leaves variables of which this rank updates a part to `update_step`."""
-
-    def replacement(self, variables):
-        return original(self, [variable for variable in variables if not has_own_part(variable)])
-
-    return replacement
+    return any(type(optimizer).update_step is getattr(optimizers, name).update_step for name in ELEMENTWISE)
 
 
 def update_step(original):
@@ -68,35 +60,34 @@ def update_whole(optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> N
     one all-gather for each slot of these.
     """
     slots = slots_by_variable(optimizer)
-    before: list[tf.Tensor] = []
-    for bucket in fill_buckets([bytes_of(variable._value) for _, variable in pairs], [None] * len(pairs), BUCKET_BYTES):
-        for gradient, variable in (pairs[place] for place in bucket):
+    for bucket in one_after_another(pairs):
+        for gradient, variable in bucket:
             own = sharded(slots.get(id(variable), ())) if has_whole_update(variable) else []
             if is_sharded(variable):
                 shards, axes = tf.convert_to_tensor(gradient), placement_of(variable).gradient
                 gradient = of_shards(shards, axes, variable.mesh, variable._shape)
-            with local_view(False), tf.control_dependencies(before), made_whole(own):
+            with local_view(False), made_whole(own), assigning_whole(optimizer):
                 optimizer.update_step(gradient, variable, learning_rate)
-        before = [pairs[place][1]._value.read_value() for place in bucket]
+
+
+def one_after_another(pairs: list) -> Iterator[list]:
+    """Buckets of gradients and variables: else the temporaries of all updates would be in memory at once."""
+    before: list[tf.Tensor] = []
+    for places in fill_buckets([bytes_of(variable._value) for _, variable in pairs], [None] * len(pairs), BUCKET_BYTES):
+        with tf.control_dependencies(before):
+            yield [pairs[place] for place in places]
+        before = [pairs[place][1]._value.read_value() for place in places]
 
 
 def update_stored(original, optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:
     """Updates variables of which this rank updates all that it stores, in a step bucket by bucket.
 
-    Else the temporaries of all updates would be in memory at once. Weights that are gathered on use have gradients that
-    come one by one, and are updated as these come.
+    Weights that are gathered on use have gradients that come one by one, and are updated as these come.
     """
-    comes_by_itself = any(placement_of(variable).is_gathered_on_use for _, variable in pairs)
-    if steps.current() is None or tf.executing_eagerly() or comes_by_itself:
-        original(optimizer, [gradient for gradient, _ in pairs], [variable for _, variable in pairs], learning_rate)
-        return
-    before: list[int] = []
-    values = [variable._value for _, variable in pairs]
-    for bucket in fill_buckets([bytes_of(value) for value in values], [None] * len(values), BUCKET_BYTES):
-        gradients, variables = zip(*(pairs[place] for place in bucket), strict=True)
-        with tf.control_dependencies([values[place].read_value() for place in before]):
-            original(optimizer, list(gradients), list(variables), learning_rate)
-        before = bucket
+    come_by_themselves = any(placement_of(variable).is_gathered_on_use for _, variable in pairs)
+    at_once = steps.current() is None or tf.executing_eagerly() or come_by_themselves
+    for bucket in [pairs] if at_once else one_after_another(pairs):
+        original(optimizer, [gradient for gradient, _ in bucket], [variable for _, variable in bucket], learning_rate)
 
 
 def update_parts(optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:
@@ -118,38 +109,45 @@ def update_parts(optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> N
         before = join(parts)
 
 
-def update_average(original):
-    """Averages parts where a rank has a part of the average."""
-
-    def replacement(self, trainable_variables):
-        variables = [Part(each) if has_own_part(each) else each for each in trainable_variables]
-        with local_view(is_local() and not any(map(has_whole_update, trainable_variables))):
-            return original(self, variables if self.use_ema else trainable_variables)
-
-    return replacement
+def average(optimizer: BaseOptimizer) -> None:
+    """Averages variables as Keras does, parts where this rank has a part of the average."""
+    variables = optimizer._trainable_variables
+    with local_view(not any(map(has_whole_update, variables))):
+        parts = [Part(each) if has_own_part(each) else each for each in variables]
+        optimizer._update_model_variables_moving_average(parts)
+    if every := optimizer.ema_overwrite_frequency:
+        is_due = (optimizer.iterations + 1) % every == 0
+        overwrite = optimizer._overwrite_model_variables_with_average_value
+        keras.ops.cond(is_due, lambda: overwrite(variables), lambda: None)
 
 
 def overwrite_with_average(original):
     """Shards get the averages of shards, and all ranks those of parts. Costs one all-gather for each of these."""
 
     def replacement(self, trainable_variables):
-        if not any(map(has_whole_update, trainable_variables)):
-            with local_view(), parts_of(trainable_variables) as variables:
-                return original(self, variables)
-        with local_view(False):
-            for variable, average in zip(trainable_variables, self._model_variables_moving_average, strict=True):
-                variable.assign(average.value)
+        if all(placement_of(variable) == WHOLE for variable in trainable_variables):
+            return original(self, trainable_variables)
+        for variable, mean in zip(trainable_variables, self._model_variables_moving_average, strict=True):
+            with local_view(not placement_of(variable).divides_state):
+                variable.assign(mean.value)
+        return None
 
     return replacement
 
 
-def assign(original):
-    """Assigns to sharded variables by themselves, by their method of the same name."""
-    name = original.__name__
+@contextlib.contextmanager
+def assigning_whole(optimizer: BaseOptimizer) -> Iterator[None]:
+    """Within it an optimizer assigns to sharded variables by their own methods, which take what is whole."""
 
-    def replacement(self, variable, value):
-        if is_sharded(variable) and not is_local():
-            return getattr(variable, name)(keras.ops.cast(value, variable.dtype))
-        return original(self, variable, value)
+    def assign(name: str, variable: Any, value: Any) -> None:
+        if is_sharded(variable):
+            getattr(variable, name)(keras.ops.cast(value, variable.dtype))
+        else:
+            getattr(type(optimizer), name)(optimizer, variable, value)
 
-    return replacement
+    vars(optimizer).update({name: functools.partial(assign, name) for name in ASSIGNING})
+    try:
+        yield
+    finally:
+        for name in ASSIGNING:
+            del vars(optimizer)[name]

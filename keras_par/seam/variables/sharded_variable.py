@@ -24,6 +24,8 @@ from keras_par.sharding.parts import scattered_backward
 from keras_par.sharding.tensor import ShardedTensor
 from keras_par.sharding.views import PLACEMENT, is_local, leader, local_view, note_whole, placement_of, whole_value
 
+MADE_UNDER = "_keras_par_made_under"
+
 
 class StoredVariable(keras.Variable):
     """A variable that gradients and optimizers know by what this rank stores of it, whatever `value` makes of that."""
@@ -168,7 +170,10 @@ def initialize_with_initializer(original):
 
 
 def initialize(original):
+    """Divides a variable that has a layout, and notes on each under which strategy it was made."""
+
     def replacement(self, value):
+        setattr(self, MADE_UNDER, distribution_lib.distribution())
         if isinstance(self, ShardedVariable) or isinstance(value, tf.Variable) or callable(value):
             return original(self, value)
         shape = tuple(value.shape)
