@@ -163,7 +163,7 @@ def suffer(all_three: Hosts, trial: Trial, expected, num_epochs: int, chance: ra
             ended = job.wait(MOST_SECONDS, leaves_nothing=False)
             trial.seconds = round(time.monotonic() - began, 1)
             trial.ended = f"status {ended.status}" if ended.status else judged(worlds.weights(folder), expected)
-            note(trial, folder / "out", trial.seconds)
+            note(trial, folder / "out")
         except AssertionError as error:
             trial.ended = str(error).splitlines()[0]
         thread.join()
@@ -203,12 +203,12 @@ def judged(ours, theirs) -> str:
     return EQUAL if distance < worlds.TOLERANCE else f"weights differ by {distance:.1e}"
 
 
-def note(trial: Trial, folder: Path, seconds: float) -> None:
+def note(trial: Trial, folder: Path) -> None:
     """Takes the figures from the run's folder."""
     [end] = of_kind(folder, "end")
     trial.worlds = ", ".join(str(event["num_ranks"]) for event in events(folder) if event["event"] == "world")
-    trial.steps_lost = end["steps_lost"]
-    trial.ettr = round(sum(end["counted"].values()) / seconds, 3)
+    trial.steps_lost = sum(event["steps_lost"] for event in of_kind(folder, "resume"))
+    trial.ettr = end["trained_share"]
 
 
 def show(trials: list[Trial]) -> None:

@@ -266,15 +266,14 @@ def test_what_comes_after_the_checkpoint_that_a_world_goes_on_from_does_not_coun
     assert account.note_resume("CKP-1_14") == 3
     account.note_first_step(1090.0)
     account.note_steps(10, 1099.0)
-    assert account.counted() == {"0": 14.0, "1": 0.0, "2": 9.0}
-    assert account.num_steps_lost == 9
+    assert account.trained_seconds() == 14 + 0 + 9
     account.note_checkpoint("CKP-1_22", 1097.0, 8)  # whose state has the first world's steps, too
     account.begin()
     assert account.note_resume("CKP-1_22") == 2
-    assert account.counted() == {"0": 14.0, "1": 0.0, "2": 7.0, "3": 0.0}
+    assert account.trained_seconds() == 14 + 0 + 7 + 0
     account.begin()  # the newest was damaged
     assert account.note_resume("CKP-1_7") == 7 + 8
-    assert account.counted() == {"0": 7.0, "1": 0.0, "2": 0.0, "3": 0.0, "4": 0.0}
+    assert account.trained_seconds() == 7
 
 
 def test_a_world_that_begins_anew_leaves_nothing_of_those_before():
@@ -283,11 +282,10 @@ def test_a_world_that_begins_anew_leaves_nothing_of_those_before():
     account.note_first_step(1000.0)
     account.note_steps(20, 1020.0)
     account.begin()
-    assert account.counted()["0"] == 20.0  # until it has done a step, it may still go on from a checkpoint
+    assert account.trained_seconds() == 20  # until it has done a step, it may still go on from a checkpoint
     account.note_first_step(1050.0)
     account.note_steps(5, 1054.0)
-    assert account.counted() == {"0": 0.0, "1": 4.0}
-    assert account.num_steps_lost == 20 and not account.has_checkpoint
+    assert account.trained_seconds() == 0 + 4 and not account.has_checkpoint
 
 
 def test_the_page_says_how_much_of_the_time_counted(tmp_path):
@@ -295,15 +293,14 @@ def test_the_page_says_how_much_of_the_time_counted(tmp_path):
     why = "rank 1 on host node01 vanished <b>together</b>"
     ended = {"num_ranks": 2, "hosts": ["node00", "node01"], "began": run_folders.STARTED, "why": why}
     later = {"num_ranks": 1, "hosts": ["node00"], "began": run_folders.STARTED + 60, "why": "it finished"}
-    counted = {"0": 30.0, "1": 20.0}
     lines = [
         run_folders.event(0, "start", "2 rank(s) started on 2 host(s)"),
         run_folders.event(50, "world", f"2 rank(s), until: {why}", **ended),
         run_folders.event(51, "restart", "restart 1 of 3", attempt=1),
-        run_folders.event(62, "resume", "from CKP-1_7", attempt=1, steps_lost=5, counted={"0": 30.0, "1": 0.0}),
+        run_folders.event(62, "resume", "from CKP-1_7", attempt=1, steps_lost=5),
         run_folders.event(99, "world", "1 rank(s)", attempt=1, **later),
         run_folders.event(99, "world", "of something else", attempt=1, num_ranks="many"),
-        run_folders.event(100, "end", "the job ended with status 0", attempt=1, status=0, counted=counted),
+        run_folders.event(100, "end", "the job ended with status 0", attempt=1, status=0, trained_share=0.5),
     ]
     run_folders.write_lines(tmp_path / "events.jsonl", lines)
     found = run_folder.read(tmp_path)

@@ -1,60 +1,47 @@
-"""Counts which steps and seconds of a job were of use in the end, over all worlds that it went through."""
+"""Counts which seconds of a job were of use in the end, over all worlds that it went through."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
 class World:
-    """What one attempt has come to; times are seconds since 1970.
+    """What one attempt has come to.
 
     Args:
-        trains_since: when its first step was done, None before.
+        since: when its first step was done, in seconds since 1970; 0 before.
+        until: when the last step that counts was done.
         steps: that it has done, and that count as far as is known.
-        trained_until: when the last of these was done.
-        checkpoints: by their names when their state was copied, and after how many steps.
     """
 
-    trains_since: float | None = None
+    since: float = 0.0
+    until: float = 0.0
     steps: int = 0
-    trained_until: float = 0.0
-    checkpoints: dict[str, tuple[float, int]] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        """From its first step to the last that counts."""
-        return 0.0 if self.trains_since is None else max(0.0, self.trained_until - self.trains_since)
-
-    def cut(self, until: float, steps: int) -> int:
-        """Lets nothing count that came after that; returns how many steps these were."""
-        lost, self.steps = max(0, self.steps - steps), min(steps, self.steps)
-        self.trained_until = min(until, self.trained_until)
-        return lost
 
 
 class Account:
-    """The worlds of a job, of which the last is the one that runs."""
+    """The worlds of a job, of which the last is the one that runs; before the first stands one that did nothing."""
 
     def __init__(self):
         self._began = time.time()
-        self._worlds: list[World] = []
+        self._worlds = [World()]
+        self._checkpoints: dict[str, tuple[int, float, int]] = {}  # by name: the world, when and after how many steps
         self._has_resumed = False
-        self.num_steps_lost = 0
 
     @property
-    def num_worlds(self) -> int:
-        """How many there were until now."""
-        return len(self._worlds)
+    def has_begun(self) -> bool:
+        """True once there was a world."""
+        return len(self._worlds) > 1
 
     @property
     def has_checkpoint(self) -> bool:
         """True once there is one to go on from."""
-        return any(world.checkpoints for world in self._worlds)
+        return bool(self._checkpoints)
 
     @property
     def has_advanced(self) -> bool:
         """True if the newest world has written a checkpoint."""
-        return bool(self._worlds and self._worlds[-1].checkpoints)
+        return any(number == len(self._worlds) - 1 for number, _, _ in self._checkpoints.values())
 
     def begin(self) -> None:
         """Another world begins."""
@@ -64,8 +51,8 @@ class Account:
     def note_first_step(self, when: float) -> None:
         """The world's first step is done. One that has not gone on from a checkpoint did everything anew."""
         world = self._worlds[-1]
-        if world.trains_since is None:
-            world.trains_since = world.trained_until = when
+        if not world.since:
+            world.since = world.until = when
             if not self._has_resumed:
                 self.note_resume("")
 
@@ -73,28 +60,27 @@ class Account:
         """A rank has begun so many steps."""
         world = self._worlds[-1]
         if steps > world.steps:
-            world.steps, world.trained_until = steps, max(when, world.trained_until)
+            world.steps, world.until = steps, max(when, world.until)
 
     def note_checkpoint(self, name: str, taken: float, steps: int) -> None:
         """A checkpoint is complete, whose state was copied then."""
-        self._worlds[-1].checkpoints[name] = (taken, steps)
+        self._checkpoints[name] = (len(self._worlds) - 1, taken, steps)
 
     def note_resume(self, name: str) -> int:
         """The world goes on from a checkpoint; returns how many steps since then are done again."""
         self._has_resumed = True
-        lost = 0
-        for world in reversed(self._worlds[:-1]):
-            taken, steps = world.checkpoints.get(name, (0.0, 0))
-            lost += world.cut(taken, steps)
-            if name in world.checkpoints:
-                break
-        self.num_steps_lost += lost
-        return lost
+        number, taken, steps = self._checkpoints.get(name, (0, 0.0, 0))
+        before = sum(world.steps for world in self._worlds[number:-1])
+        for world in self._worlds[number + 1 : -1]:
+            world.until, world.steps = 0.0, 0
+        last = self._worlds[number]
+        last.until, last.steps = min(taken, last.until), min(steps, last.steps)
+        return before - last.steps
 
-    def counted(self) -> dict[str, float]:
-        """For each world the seconds that count, as far as is known."""
-        return {str(number): round(world.seconds, 3) for number, world in enumerate(self._worlds)}
+    def trained_seconds(self) -> float:
+        """From each world's first step to its last that counts, as far as is known."""
+        return sum(max(0.0, world.until - world.since) for world in self._worlds if world.since)
 
-    def share(self) -> float:
+    def trained_share(self) -> float:
         """Of the job's time until now, the share in which steps were done that count: its ETTR."""
-        return sum(world.seconds for world in self._worlds) / max(time.time() - self._began, 1e-9)
+        return self.trained_seconds() / max(time.time() - self._began, 1e-9)

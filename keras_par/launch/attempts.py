@@ -82,14 +82,11 @@ class Attempts:
             execute(dict.fromkeys(self._keeping, f"rm -rf {kept}"), self._job.ssh)
             for cleaner in self._cleaners:
                 cleaner.join()
-        counted, lost = self._account.counted(), self._account.num_steps_lost
-        if self._account.num_worlds > 1:
-            self._console.say(verdict.worlds(self._account.num_worlds, lost, self._account.share()))
         if status == 0:
             logs = None if self._folder.path is None else str(self._folder.path)
             self._console.say(verdict.finished(self._num_ranks, time.monotonic() - began, logs))
         text = f"the job ended with status {status}"
-        self._folder.event("end", text, status=status, counted=counted, steps_lost=lost)
+        self._folder.event("end", text, status=status, trained_share=round(self._account.trained_share(), 4))
         return status
 
     def _all(self) -> int:
@@ -103,7 +100,7 @@ class Attempts:
             except (ClusterError, EngineError, RoomError) as error:
                 if self._interrupts:
                     return 128 + self._interrupts[0]
-                title = "the job does not go on" if self._account.num_worlds else "the job did not start"
+                title = "the job does not go on" if self._account.has_begun else "the job did not start"
                 self._console.panel(title, [str(error).removeprefix("keras-par: ")])
                 self._folder.event("crash", str(error))
                 return status

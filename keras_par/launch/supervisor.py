@@ -149,8 +149,7 @@ class Supervisor:
             self._account.note_first_step(note["time"] - member.ahead)
         elif kind == "resume":
             lost = self._account.note_resume(note["name"])
-            about = {"checkpoint": note["name"], "steps_lost": lost, "counted": self._account.counted()}
-            self._folder.event("resume", note["text"], rank, **about)
+            self._folder.event("resume", note["text"], rank, checkpoint=note["name"], steps_lost=lost)
         elif kind == "stopped":
             self._stopped = note["text"]
         elif kind == "checkpoint":

@@ -122,12 +122,6 @@ def interrupted(number: int, stopped: str, seen: str, checkpoint: str, was_sent_
     return f"{place}; {kept}"
 
 
-def worlds(number: int, steps_lost: int, share: float) -> str:
-    """What became of the time of a job that was started again."""
-    lost = "1 step was" if steps_lost == 1 else f"{steps_lost} steps were"
-    return f"{number} worlds; steps that counted took {100 * share:.1f} % of the time (ETTR), {lost} done again"
-
-
 def finished(num_ranks: int, seconds: float, folder: str | None) -> str:
     """How a job ended well."""
     minutes, rest = divmod(int(seconds), 60)

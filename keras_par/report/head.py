@@ -81,7 +81,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("started", words.date(begin) if begin else ""),
         ("took" if ended else "lasted at least", words.duration(end - begin) if begin else ""),
         ("restarts", f"{restarts:,}"),
-        ("ETTR", words.percent(share) if restarts and (share := measures.share_that_counts(run)) is not None else ""),
+        ("ETTR", words.percent(share) if restarts and (share := measures.trained_share(run)) is not None else ""),
         ("strategy", ", ".join(strategies[:4]) + (", ..." if strategies[4:] else "")),
         ("sums", " ".join(run.sums[:4])),
         ("versions", ", ".join(f"{versions[name]} {version}" for name, version in run.versions.items())),

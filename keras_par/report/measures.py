@@ -148,14 +148,11 @@ def span(run: Run) -> tuple[float, float]:
     return begin, max([begin, *times])
 
 
-def share_that_counts(run: Run) -> float | None:
+def trained_share(run: Run) -> float | None:
     """Of the run's time, the share in which steps were done that counted in the end (ETTR); None if it is not known."""
-    begin, end = span(run)
-    for event in reversed(run.events):
-        if "counted" in event.content:
-            with contextlib.suppress(*UNREADABLE):
-                seconds = sum(map(fields.number, event.content["counted"].values()))
-                return min(seconds / (end - begin), 1.0) if seconds and end > begin else None
+    for event in run.events:
+        with contextlib.suppress(*UNREADABLE):
+            return min(fields.number(event.content["trained_share"]), 1.0)
     return None
 
 
