@@ -348,7 +348,7 @@ def full_disk(folder: str, rank: int) -> None:
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    patch = mock.patch.object(files.np, "savez", full) if kp.rank() == rank else contextlib.nullcontext()
+    patch = mock.patch.object(files.os, "fsync", full) if kp.rank() == rank else contextlib.nullcontext()
     with patch, kp.DataParallel().scope():
         trained = smooth_model()
         trained.fit(**DATA["arrays"](), epochs=2, verbose=0, callbacks=[kp.callbacks.RankCheckpoint(folder)])

@@ -14,12 +14,13 @@ from typing import Any
 
 import keras
 import numpy as np
+from safetensors.numpy import load_file
 
 from keras_par.checkpoint import callback_states, rescue, snapshot
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.disk import Disk
-from keras_par.checkpoint.files import write_arrays
+from keras_par.checkpoint.files import SUFFIX, TEMPORARY, write_arrays
 from keras_par.checkpoint.grid import in_a_row
 from keras_par.checkpoint.load import load_checkpoint
 from keras_par.checkpoint.manifest import CheckpointError, File, Manifest
@@ -29,22 +30,13 @@ LIMIT_SECONDS, GUARD_SECONDS = 5, 60  # of processor time for one input; of anyt
 ORDER = json.dumps(random.Random(3).getstate())
 ODD = (
     *(None, True, False, 0, 1, -1, 2, 7, 10**6, 2**40, 2**53, 2**63, 2**70, 10**300, 0.5, float("nan"), float("inf")),
-    *("", "same", "sum", "batch", "float64", "string", "resource", "../victim", "/etc/hostname", "rank.1/CKP-1_5.npz"),
+    *("", "same", "sum", "batch", "float64", "string", "resource", "../victim", "/etc/hostname", "rank.1"),
     *("..", "a\nb", "\ud800", "x" * 70_000, [], {}, [[]], [None], ["batch"], [1, 2], {"a": 1}, {"dict": {}}, [-1]),
 )
-HEADERS = (
-    *("-" * 9000 + "1", "[" * 3000, "1+" * 4000),
-    *(
-        f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}"
-        for descr, order, shape in (
-            ("<f4", False, (9999999999999,)),
-            ("<f4", False, (-1, 8)),
-            ("<f4", False, (2**62, 0)),
-            ("<f4", True, ()),
-            ("|O", False, (1,)),
-            ("V0", 0, ()),
-        )
-    ),
+HEADERS: tuple[dict, ...] = (
+    *({"dtype": dtype} for dtype in ("F8_E4M3", "F4", "O", "", None, 3, "x" * 70_000, "\n", "U8", "F64")),
+    *({"shape": shape} for shape in ([9999999999999], [-1, 8], [2**62, 0], [2**40, 2**40], [], [1] * 5000, None, "4")),
+    *({"data_offsets": offsets} for offsets in ([0, 2**63], [8, 0], [-4, 4], [0], [0, 0], [2**70, 2**70 + 4], None)),
 )
 
 
@@ -82,7 +74,7 @@ class Forger:
             about |= {"monitored": ["val_loss", 0.5], "versions": {"keras": "3"}, "files": files}
             variables = snapshot.variables_of(self.model)
             manifests.write(self._whole, Manifest(name=name, serial=serial, variables=variables, **about))
-        self._victims = [place / "victim", place / "elsewhere/CKP-2_5.npz", place / "elsewhere/CKP-1_5.npz"]
+        self._victims = [place / "victim", *(place / f"elsewhere/{name}{SUFFIX}" for name in (OLDER, NEWER))]
         (place / "elsewhere").mkdir()
         for victim in self._victims:
             victim.write_bytes(b"of somebody else")
@@ -131,7 +123,8 @@ class Forger:
         for rank in (0, *folders.ranks_without_process(self.folder, 1)):
             if folders.rank_folder(self.folder, rank).is_dir():
                 folders.remove_leftovers(self.folder, "CKP", rank, {OLDER, NEWER})
-        manifest = Manifest("CKP-3_5", 3, in_a_row(1), 3, 0, None, 7, None, [], {}, [File("rank.0/CKP-3_5.npz", 0, "")])
+        files = [File(manifests.file_of("CKP-3_5", 0), 0, "")]
+        manifest = Manifest("CKP-3_5", 3, in_a_row(1), 3, 0, None, 7, None, [], {}, files)
         complaint = Disk(self.folder, "CKP", 1, 0).complete(manifest)
         if complaint is not None:
             raise CheckpointError(f"keras-par: {complaint}")
@@ -152,19 +145,20 @@ class Forger:
         if chance.random() < 0.4:
             file.write_bytes(bitten(file.read_bytes(), chance))
         else:
-            with np.load(file) as archive:
-                arrays = {name: archive[name] for name in archive.files}
+            arrays = dict(load_file(file))
             name = chance.choice(list(arrays))
             arrays |= {name: chance.choice(list(arrays.values()))}
             if chance.random() < 0.3:
                 del arrays[name]
-            np.savez(file, **arrays)
+            write_arrays(file, arrays)
             if chance.random() < 0.4:
                 content = file.read_bytes()
-                place = content.find(b"\x93NUMPY", chance.randrange(len(content)))
-                header = chance.choice(HEADERS).encode()
-                head = b"\x93NUMPY\x01\x00" + min(len(header), 65535).to_bytes(2, "little") + header
-                file.write_bytes(content[:place] + head + content[place + len(head) :])
+                end = 8 + int.from_bytes(content[:8], "little")
+                header = json.loads(content[8:end])
+                header[chance.choice(list(header))] |= chance.choice(HEADERS)
+                text = chance.choice(("[" * 3000, "{", "-" * 9000)) if chance.random() < 0.2 else json.dumps(header)
+                length = chance.choice((0, 2**40, 2**63)) if chance.random() < 0.1 else len(text)
+                file.write_bytes(length.to_bytes(8, "little") + text.encode() + content[end:])
         document, content = json.loads(path.read_bytes()), file.read_bytes()
         about = {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         document["checkpoint"]["files"][rank] |= about
@@ -172,7 +166,8 @@ class Forger:
 
     def _forge_entry(self, chance: random.Random) -> None:
         """Puts something else where a file or folder is."""
-        names = [f"{NEWER}.json", f"rank.1/{NEWER}.npz", f"rank.0/{OLDER}.npz", "rank.1", f"rank.0/{NEWER}.npz.writing"]
+        files = [manifests.file_of(NEWER, 1), manifests.file_of(OLDER, 0), manifests.file_of(NEWER, 0) + TEMPORARY]
+        names = [f"{NEWER}.json", "rank.1", *files]
         path = self.folder / chance.choice(names)
         if path.is_dir():
             shutil.rmtree(path)

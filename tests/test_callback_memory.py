@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from tests import callback_memory_tasks as tasks
 from tests.compare import relative_distance
@@ -75,7 +76,7 @@ def test_a_run_that_a_callback_had_stopped_does_no_more(whole, ranks, tmp_path):
 
 def test_best_weights_are_arrays_and_written_once(ranks, tmp_path):
     ranks(2).run(tasks.fit, folder=str(tmp_path), epochs=2)
-    first, second = (np.load(max(tmp_path.glob(f"rank.{rank}/*.npz"))) for rank in range(2))
+    first, second = (load_file(max(tmp_path.glob(f"rank.{rank}/*.safetensors"))) for rank in range(2))
     assert [first[f"callbacks/EarlyStopping 1/{number}"].shape for number in range(4)] == [
         (8, 16),
         (16,),

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
+import safetensors.torch
+import tensorflow as tf
 
+from keras_par.checkpoint import callback_states
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.disk import Disk
@@ -64,17 +68,17 @@ def flipped(folder: Path) -> None:
         middle = len(data) // 2
         return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
-    edit(folder / "rank.1/CKP-2_5.npz", change)
+    edit(folder / "rank.1/CKP-2_5.safetensors", change)
 
 
 def outside(folder: Path) -> None:
     """A file of the folder's neighbour, whose size and checksum are right."""
-    shutil.copyfile(folder / "rank.1/CKP-2_5.npz", folder.parent / "victim")
+    shutil.copyfile(folder / "rank.1/CKP-2_5.safetensors", folder.parent / "victim")
     path_in_manifest(folder, "../victim")
 
 
 def absolute(folder: Path) -> None:
-    path_in_manifest(folder, str((folder / "rank.1/CKP-2_5.npz").absolute()))
+    path_in_manifest(folder, str((folder / "rank.1/CKP-2_5.safetensors").absolute()))
 
 
 def another_name(folder: Path) -> None:
@@ -82,7 +86,7 @@ def another_name(folder: Path) -> None:
 
 
 def missing(folder: Path) -> Path:
-    (path := folder / "rank.1/CKP-2_5.npz").unlink()
+    (path := folder / "rank.1/CKP-2_5.safetensors").unlink()
     return path
 
 
@@ -91,23 +95,13 @@ def linked_folder(folder: Path) -> None:
     (folder / "rank.1").symlink_to(folder / "there")
 
 
-def of_no_rank(folder: Path) -> None:
-    """As the first version wrote it, without the number of ranks."""
-
-    def change(document):
-        document["version"] = 1
-        document["checkpoint"] |= {"layout": "replicated"}
-        del document["checkpoint"]["mesh"], document["checkpoint"]["stopped"]
-
-    rewrite(folder, change)
-
-
 def pickled(folder: Path) -> None:
     """A file whose checksum is right and which holds an object that only pickle could load."""
-    path = folder / "rank.0/CKP-2_5.npz"
-    np.savez(path, **{"model/dense#0/kernel#0": np.array([print], dtype=object)})
+    path = folder / "rank.0/CKP-2_5.safetensors"
+    with path.open("wb") as file:
+        np.savez(file, **{"model/dense#0/kernel#0": np.array([print], dtype=object)})
     data = path.read_bytes()
-    about = {"path": "rank.0/CKP-2_5.npz", "num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    about = {"path": "rank.0/CKP-2_5.safetensors", "num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     rewrite(folder, lambda document: document["checkpoint"]["files"].__setitem__(0, about))
 
 
@@ -123,17 +117,16 @@ DAMAGES = {
     "another name": (another_name, f"{WRONG_FIELD} 'name'"),
     "a link to bytes without end": (
         lambda folder: missing(folder).symlink_to("/dev/zero"),
-        "is damaged, its file rank.1/CKP-2_5.npz cannot be read (it is a link",
+        "is damaged, its file rank.1/CKP-2_5.safetensors cannot be read (it is a link",
     ),
     "a pipe into which nobody writes": (
         lambda folder: os.mkfifo(missing(folder)),
-        "is damaged, its file rank.1/CKP-2_5.npz cannot be read (it is a pipe",
+        "is damaged, its file rank.1/CKP-2_5.safetensors cannot be read (it is a pipe",
     ),
     "a deep document": (
         lambda folder: manifest(folder).write_text("[" * 100_000),
         "is damaged, its manifest cannot be read (maximum recursion depth",
     ),
-    "no number of ranks": (of_no_rank, f"{WRONG_FIELD} 'world_size'"),
     "other kinds": (lambda folder: in_manifest(folder, variables=3), f"{WRONG_FIELD} 'variables'"),
     "a missing field": (
         lambda folder: rewrite(folder, lambda document: document["checkpoint"].pop("mesh")),
@@ -145,14 +138,14 @@ DAMAGES = {
     ),
     "another shape": (
         lambda folder: rewrite(folder, lambda document: document["checkpoint"]["variables"][0].update(shape=[1])),
-        "is damaged, its file rank.0/CKP-2_5.npz lacks variable",
+        "is damaged, its file rank.0/CKP-2_5.safetensors lacks variable",
     ),
     "a short file": (
-        lambda folder: edit(folder / "rank.0/CKP-2_5.npz", lambda data: data[:-100]),
-        "is damaged, its file rank.0/CKP-2_5.npz has",
+        lambda folder: edit(folder / "rank.0/CKP-2_5.safetensors", lambda data: data[:-100]),
+        "is damaged, its file rank.0/CKP-2_5.safetensors has",
     ),
-    "a flipped bit": (flipped, "is damaged, its file rank.1/CKP-2_5.npz does not fit its checksum"),
-    "a missing file": (missing, "is damaged, its file rank.1/CKP-2_5.npz cannot be read"),
+    "a flipped bit": (flipped, "is damaged, its file rank.1/CKP-2_5.safetensors does not fit its checksum"),
+    "a missing file": (missing, "is damaged, its file rank.1/CKP-2_5.safetensors cannot be read"),
     "half a manifest": (
         lambda folder: edit(manifest(folder), lambda data: data[:500]),
         "is damaged, its manifest cannot be read",
@@ -167,11 +160,20 @@ DAMAGES = {
     ),
     "a newer form": (
         lambda folder: rewrite(folder, lambda document: document.update(version=manifests.VERSION + 1)),
-        "has format 4, but this version of keras-par reads up to 3",
+        "has format 5, but this version of keras-par reads format 4 alone",
     ),
-    "a pickled object": (pickled, "is damaged, its file rank.0/CKP-2_5.npz holds no arrays"),
+    "an older form": (
+        lambda folder: rewrite(folder, lambda document: document.update(version=3)),
+        "has format 3, but this version of keras-par reads format 4 alone",
+    ),
+    "no form": (
+        lambda folder: rewrite(folder, lambda document: document.pop("version")),
+        f"{WRONG_FIELD} 'version'",
+    ),
+    "a pickled object": (pickled, "is damaged, its file rank.0/CKP-2_5.safetensors holds no arrays"),
 }
-ADVICE = {"a foreign document": "keras-par checkpoint", "a newer form": "update keras-par"}  # else an older one
+ADVICE = {"a foreign document": "keras-par checkpoint"}  # else an older one
+ADVICE |= dict.fromkeys(["a newer form", "an older form"], "install the version of keras-par that wrote it")
 
 
 def contents(folder: Path) -> dict:
@@ -221,11 +223,19 @@ def test_pruning_removes_nothing_that_a_forged_manifest_names(damage, copy):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is forged
         complaint = Disk(copy, "CKP", 1, 0).complete(
-            Manifest("CKP-3_5", 3, in_a_row(1), 3, 0, None, 7, None, [], {}, [File("rank.0/CKP-3_5.npz", 0, "")])
+            Manifest(
+                "CKP-3_5", 3, in_a_row(1), 3, 0, None, 7, None, [], {}, [File(manifests.file_of("CKP-3_5", 0), 0, "")]
+            )
         )
     assert complaint is None
-    gone = {Path(path).relative_to(copy).as_posix() for path in set(before) - set(contents(copy))}
-    assert gone <= {"CKP-1_5.json", "CKP-2_5.json", "rank.0/CKP-1_5.npz", "rank.1/CKP-1_5.npz", "rank.0/CKP-2_5.npz"}
+    gone = {Path(path).relative_to(copy).with_suffix("").as_posix() for path in set(before) - set(contents(copy))}
+    assert gone <= {
+        "CKP-1_5.json",
+        "CKP-2_5.json",
+        "rank.0/CKP-1_5.safetensors",
+        "rank.1/CKP-1_5.safetensors",
+        "rank.0/CKP-2_5.safetensors",
+    }
 
 
 def one_sentence(results: list) -> str:
@@ -236,10 +246,44 @@ def one_sentence(results: list) -> str:
 
 
 def test_nothing_whole_is_an_error_on_every_rank_not_a_new_start(copy, ranks):
-    for path in copy.rglob("*.npz"):
+    for path in copy.rglob("*.safetensors"):
         path.write_bytes(b"")
     sentence = one_sentence(ranks(2).attempt(checkpoint_tasks.resume_only, folder=str(copy)))
     assert "none of the checkpoints 'CKP-*'" in sentence
+
+
+def test_a_folder_of_an_older_format_is_an_error_on_every_rank_not_a_new_start(copy, ranks):
+    (copy / "CKP-1_5.json").unlink()
+    rewrite(copy, lambda document: document.update(version=3))
+    before = contents(copy)
+    sentence = one_sentence(ranks(2).attempt(checkpoint_tasks.resume_only, folder=str(copy)))
+    assert "has format 3, but this version of keras-par reads format 4 alone: install the version" in sentence
+    assert contents(copy) == before
+
+
+def test_safetensors_own_tools_read_every_dtype(tmp_path):
+    dtypes = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "bfloat16"]
+    numbers = np.arange(6).reshape(2, 3)
+    arrays: dict = {dtype: numbers.astype(tf.as_dtype(dtype).as_numpy_dtype) for dtype in dtypes}
+    arrays |= {"scalar": np.array(3.0), "empty": np.zeros([0, 4], "float32"), "turned": numbers.T}
+    write_arrays(tmp_path / "x", arrays)
+    found = safetensors.numpy.load_file(tmp_path / "x")
+    others = safetensors.torch.load_file(tmp_path / "x")
+    assert found.keys() == others.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype and others[name].shape == found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name], array)
+        assert others[name].tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("state", [["ab", "c"], np.array(7, ">i4"), [1j], np.datetime64("2026-11-28"), b"\0a"], ids=str)
+def test_arrays_of_any_dtype_that_callbacks_remember_come_back(state, tmp_path):
+    state, parts = np.array(state), []
+    document = json.loads(json.dumps(callback_states.encoded(state, parts)))
+    write_arrays(tmp_path / "x", {str(number): part for number, part in enumerate(parts)})
+    with safetensors.safe_open(tmp_path / "x", "np") as file:
+        found = np.asarray(callback_states.decoded(document, lambda number: file.get_tensor(str(number))))
+    assert found.dtype == state.dtype.newbyteorder("=") and found.shape == state.shape and (found == state).all()
 
 
 def test_a_checkpoint_of_another_model_is_refused_on_every_rank(copy, ranks):
@@ -304,7 +348,7 @@ def test_by_the_clock_of_rank_0_on_all_ranks(ranks, tmp_path):
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_that_before_writing_ends(tmp_path, monkeypatch):
     """So that a crash of the machine leaves no name without its bytes."""
-    path, synced, fsync = tmp_path / "CKP-1_5.npz", [], os.fsync
+    path, synced, fsync = tmp_path / "CKP-1_5.safetensors", [], os.fsync
 
     def noted(descriptor):
         synced.append((os.fstat(descriptor), path.exists()))
@@ -332,7 +376,7 @@ def test_a_fit_after_one_that_failed_keeps_what_was_being_written(ranks, tmp_pat
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_full_disk_on_one_rank_ends_all_with_a_sentence_and_gives_the_folder_back(rank, ranks, tmp_path):
     message = one_sentence(ranks(2).attempt(checkpoint_tasks.full_disk, folder=str(tmp_path), rank=rank))
-    assert f"rank.{rank}/CKP-1_5.npz' cannot be written (No space left on device): make room" in message
+    assert f"rank.{rank}/CKP-1_5.safetensors' cannot be written (No space left on device): make room" in message
     assert message.endswith(f"(on rank {rank})")
     assert not list(tmp_path.glob("*.json")) and not list(tmp_path.glob("*.lock*"))
 

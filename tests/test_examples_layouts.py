@@ -48,7 +48,7 @@ def test_the_quickstart_divides_as_it_says(quickstart, rank):
     assert sum(f"({rank % 4}, {rank % 4 + 4})" in line for line in sums) == 1  # the gradients
     assert all(".py:" in line for line in sums)
     names = {path.name for path in folder.iterdir()}
-    assert {f"CKP-{epoch}_4.npz" for epoch in range(1, 6)} <= names
+    assert {f"CKP-{epoch}_4.safetensors" for epoch in range(1, 6)} <= names
 
 
 @pytest.mark.slow

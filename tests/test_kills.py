@@ -92,7 +92,7 @@ def kill_somewhere(
 def unfinished(folder: Path) -> bool:
     """True if a checkpoint is being written, or was when the job died."""
     with contextlib.suppress(FileNotFoundError):  # a folder that goes while it is searched
-        files = {path.stem for path in folder.rglob("*.npz")} - {path.stem for path in folder.glob("*.json")}
+        files = {path.stem for path in folder.rglob("*.safetensors")} - {path.stem for path in folder.glob("*.json")}
         return bool(files) or any(folder.rglob("*.writing"))
     return False
 

@@ -91,7 +91,7 @@ def test_the_newest_stays_until_all_ranks_have_the_next(tmp_path):
 
     def begin(serial: int) -> Manifest:
         manifest = Manifest("CKP-1_1", serial, in_a_row(1), 0, 1, None, 7, None, [], {}, [])
-        memory.path_for(manifest, "rank.0/CKP-1_1.npz").touch()
+        memory.path_for(manifest, "rank.0/CKP-1_1.safetensors").touch()
         return manifest
 
     def kept() -> list[str]:
@@ -199,11 +199,11 @@ def test_a_host_without_room_fails_all_and_leaves_no_manifest(fault, tmp_path, m
     def host(rank: int) -> None:
         folder = tmp_path / f"host-{rank}/run"
         memory = Memory(folder, Rank(rank, two))
-        files = [File(f"rank.{each}/CKP-1_1.npz", length + each, "") for each in (0, 1)]
+        files = [File(f"rank.{each}/CKP-1_1.safetensors", length + each, "") for each in (0, 1)]
         manifest = Manifest("CKP-1_1", 1, in_a_row(2), 0, 1, None, 7, None, [], {}, files)
         memory.path_for(manifest, files[rank].path).write_bytes(bytes([rank + 1]) * (length + rank))
         if fault == "a folder" and rank == 1:
-            (folder / "0.1/rank.0/CKP-1_1.npz.writing").mkdir(parents=True)
+            (folder / "0.1/rank.0/CKP-1_1.safetensors.writing").mkdir(parents=True)
         try:
             results[rank] = memory.complete(manifest)
         except ValueError as error:
@@ -218,7 +218,7 @@ def test_a_host_without_room_fails_all_and_leaves_no_manifest(fault, tmp_path, m
     if fault is None:
         assert results == {0: None, 1: None} and len(manifests) == 2
         for rank, foreign in ((0, 1), (1, 0)):
-            copy = tmp_path / f"host-{rank}/run/0.1/rank.{foreign}/CKP-1_1.npz"
+            copy = tmp_path / f"host-{rank}/run/0.1/rank.{foreign}/CKP-1_1.safetensors"
             assert copy.read_bytes() == bytes([foreign + 1]) * (length + foreign)
         return
     assert not manifests

@@ -1,12 +1,10 @@
 """Random numbers: dropout, noise and augmentation are one process's, and what cannot be is said."""
 
 import random
-import types
 
 import numpy as np
 import pytest
 
-from keras_par.checkpoint import snapshot
 from keras_par.plan.counters import seek, stream
 from tests import input_kinds, random_tasks
 from tests.compare import log_distance, relative_distance
@@ -139,18 +137,6 @@ def test_texts_that_are_drawn_are_those_of_one_process(ranks, plain, exactness):
     for result in results:
         exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
         assert result["texts"] == twin["texts"]
-
-
-@pytest.mark.parametrize("num_places", [2, 3])
-def test_seeds_of_checkpoints_that_had_one_for_each_rank_are_rank_0s(num_places):
-    reader = types.SimpleNamespace(
-        manifest=types.SimpleNamespace(mesh=types.SimpleNamespace(num_places=2)),
-        part_of=lambda written, place, part, dtype: np.array([5 + place, 9], dtype),
-    )
-    entry, written = (types.SimpleNamespace(across_ranks=how) for how in ("same", "seed"))
-    for place in range(num_places):
-        value = snapshot.value_of(entry, written, reader, place, num_places, (slice(0, 2),), np.dtype("int64"))
-        assert value.tolist() == [5, 9]
 
 
 @pytest.mark.parametrize(

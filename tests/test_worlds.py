@@ -18,14 +18,14 @@ def undisturbed(tmp_path_factory):
 def test_a_world_grows_and_shrinks_as_hosts_come_and_go(undisturbed, tmp_path):
     script, listed = worlds.discovery_script(tmp_path, "localhost:1\n")
     options = ["--host-discovery-script", script, "--max-np", 2, "--log-dir", tmp_path / "out", "--tee"]
-    incomplete = tmp_path / "checkpoints/rank.7/CKP-9_9.npz"  # of a world that had more ranks
+    incomplete = tmp_path / "checkpoints/rank.7/CKP-9_9.safetensors"  # of a world that had more ranks
     incomplete.parent.mkdir(parents=True)
     incomplete.touch()
     job = Job(*options, *worlds.arguments(tmp_path))
     job.wait_for(tmp_path / "checkpoints/CKP-1_14.json")
     assert not incomplete.exists()
     listed.write_text("localhost:3\n")
-    job.wait_until(lambda: list(tmp_path.glob("checkpoints/rank.1/*.npz")))
+    job.wait_until(lambda: list(tmp_path.glob("checkpoints/rank.1/*.safetensors")))
     listed.write_text("localhost:1\n")
     ended = job.wait()
     assert ended.status == 0, ended.stderr

@@ -29,7 +29,7 @@ from keras_par.seam.feed.arrays import global_seed
 
 
 class RankCheckpoint(Callback):
-    """Saves all that training changes as `<directory>/rank.<r>/<prefix>-<epoch>_<step>.npz`, with a manifest.
+    """Saves all that training changes as `<directory>/rank.<r>/<prefix>-<epoch>_<step>.safetensors`, with a manifest.
 
     Example:
         ```python

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_par.checkpoint.reader import Reader, as_dtype
+from keras_par.checkpoint.files import as_dtype
+from keras_par.checkpoint.reader import Reader
 from keras_par.comm.agreement import exchange
 from keras_par.comm.communicator import Communicator
 from keras_par.seam.callbacks import memories
@@ -88,9 +89,10 @@ def encoded(state: Any, parts: list[np.ndarray]) -> Any:
         return [encoded(each, parts) for each in state]
     if isinstance(state, dict) and all(isinstance(key, str) for key in state):
         return {"dict": {key: encoded(each, parts) for key, each in state.items()}}
-    if isinstance(state, (np.ndarray, np.generic)) and not state.dtype.hasobject:
-        parts.append(np.array(state))
-        return {"array": len(parts) - 1, "dtype": state.dtype.name}
+    if isinstance(state, (np.ndarray, np.generic)) and not state.dtype.hasobject and state.dtype.names is None:
+        parts.append(np.array(state, state.dtype.newbyteorder("=")))
+        dtype = parts[-1].dtype
+        return {"array": len(parts) - 1, "dtype": dtype.name if dtype.isbuiltin else dtype.str}
     raise TypeError(f"it holds a {type(state).__name__}")
 
 
@@ -102,6 +104,5 @@ def decoded(document: Any, array) -> Any:
         return document
     if "dict" in document:
         return {key: decoded(each, array) for key, each in document["dict"].items()}
-    value = array(document["array"])
-    value = value if value.dtype.kind == "U" else as_dtype(value, np.dtype(document["dtype"]))
+    value = as_dtype(array(document["array"]), np.dtype(document["dtype"]))
     return value if value.ndim else value[()]

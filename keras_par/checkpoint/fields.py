@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 MOST, MOST_CHARACTERS = 2**53, 2**16
-NEEDED = object()
 HALVES = re.compile("[\ud800-\udfff]")  # of characters, which cannot be shown
 
 
@@ -30,20 +29,17 @@ class Fields:
             raise UnfitError(path)
         self._content, self._path = dict(content), path
 
-    def take(self, name: str, kind: Callable[[Any], T], default: Any = NEEDED) -> T:
+    def take(self, name: str, kind: Callable[[Any], T]) -> T:
         """The value of a field, as `kind` has it, which raises ValueError for others.
 
         Raises:
-            UnfitError: it is another, or missing and there is no default.
+            UnfitError: it is another, or missing.
         """
-        value = self._content.pop(name, default)
         try:
-            if value is NEEDED:
-                raise ValueError
-            return kind(value)
+            return kind(self._content.pop(name))
         except UnfitError:
             raise
-        except ValueError:
+        except (KeyError, ValueError):
             raise UnfitError(self._path + name) from None
 
     def end(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from keras_par.checkpoint import manifest as manifests
-from keras_par.checkpoint.files import TEMPORARY
+from keras_par.checkpoint.files import SUFFIX, TEMPORARY
 from keras_par.checkpoint.manifest import CheckpointError, Manifest
 from keras_par.checkpoint.reader import Reader
 
@@ -26,9 +26,13 @@ def ranks_without_process(folder: Path, num_ranks: int) -> list[int]:
     return sorted(int(match[1]) for match in found if match and int(match[1]) >= num_ranks)
 
 
-def complete(folder: Path, prefix: str) -> list[Manifest]:
-    """The complete checkpoints of a prefix, oldest first; manifests that cannot be read are left out with a warning."""
-    found = []
+def complete(folder: Path, prefix: str, unfit: list[CheckpointError] | None = None) -> list[Manifest]:
+    """The complete checkpoints of a prefix, oldest first.
+
+    Manifests that cannot be read are left out with a warning; why they cannot is added to `unfit`.
+    """
+    found: list[Manifest] = []
+    unfit = [] if unfit is None else unfit
     for path in folder.glob("*.json"):
         match = NAME.fullmatch(path.stem)
         if match and match["prefix"] == prefix:
@@ -36,6 +40,7 @@ def complete(folder: Path, prefix: str) -> list[Manifest]:
                 found.append(manifests.read(path))
             except CheckpointError as error:
                 warnings.warn(str(error), stacklevel=2)
+                unfit.append(error)
     return sorted(found, key=lambda manifest: manifest.serial)
 
 
@@ -45,15 +50,15 @@ def newest_whole(folder: Path, prefix: str) -> Reader | None:
     Raises:
         CheckpointError: there are checkpoints, but none can be read.
     """
-    last: CheckpointError | None = None
-    for manifest in reversed(complete(folder, prefix)):
+    unfit: list[CheckpointError] = []
+    for manifest in reversed(complete(folder, prefix, unfit)):
         try:
             return Reader(folder, manifest)
         except CheckpointError as error:
             warnings.warn(str(error), stacklevel=2)
-            last = error
-    if last is not None:
-        raise CheckpointError(f"keras-par: none of the checkpoints '{prefix}-*' in '{folder}' can be read: {last}")
+            unfit.append(error)
+    if unfit:
+        raise CheckpointError(f"keras-par: none of the checkpoints '{prefix}-*' in '{folder}' can be read: {unfit[-1]}")
     return None
 
 
@@ -81,7 +86,7 @@ def remove_leftovers(folder: Path, prefix: str, rank: int, names: Collection[str
         names: of the checkpoints that have a manifest, whether it can be read or not.
     """
     for path in rank_folder(folder, rank).iterdir():
-        stem = path.name.removesuffix(TEMPORARY).removesuffix(".npz")
+        stem = path.name.removesuffix(TEMPORARY).removesuffix(SUFFIX)
         match = NAME.fullmatch(stem)
         is_ours = match and match["prefix"] == prefix and path.name != stem and (path.is_symlink() or not path.is_dir())
         if is_ours and (path.name.endswith(TEMPORARY) or stem not in names):

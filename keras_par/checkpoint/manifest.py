@@ -1,6 +1,7 @@
 """The manifest: the small file whose presence makes a checkpoint complete, and which says what must be in it.
 
-A checkpoint `CKP-3_5` in a folder is `CKP-3_5.json`, the manifest, and a file `rank.<r>/CKP-3_5.npz` for each rank.
+A checkpoint `CKP-3_5` in a folder is `CKP-3_5.json`, the manifest, and a file `rank.<r>/CKP-3_5.safetensors`
+for each rank.
 The manifest is written last and removed first.
 """
 
@@ -15,13 +16,13 @@ from typing import Any
 from keras_par.base.regular_file import opened
 from keras_par.checkpoint import fields
 from keras_par.checkpoint.fields import Fields, UnfitError, list_of, one_of, or_none
-from keras_par.checkpoint.files import whole
-from keras_par.checkpoint.grid import Grid, in_a_row
+from keras_par.checkpoint.files import SUFFIX, whole
+from keras_par.checkpoint.grid import Grid
 
 FORMAT = "keras-par checkpoint"
 MOST_BYTES = 2**27  # of a manifest, enough for 500,000 variables
 MOST_DIMS = 64  # of a variable or a mesh
-VERSION = 3  # 1 had no mesh: all ranks had other rows and held all variables; 2 knew nothing of callbacks
+VERSION = 4  # those before had files of NumPy's
 
 
 class CheckpointError(ValueError):
@@ -72,7 +73,7 @@ class Manifest:
         variables: all of the model, the optimizers and the metrics.
         versions: of the packages that wrote it.
         files: one for each rank, in rank order.
-        stopped: True if a callback had ended the training by then; versions before 3 did not say.
+        stopped: True if a callback had ended the training by then.
     """
 
     name: str
@@ -100,7 +101,7 @@ def path_of(folder: Path, name: str) -> Path:
 
 def file_of(name: str, rank: int) -> str:
     """The path of a rank's file below the checkpoints' folder."""
-    return f"rank.{rank}/{name}.npz"
+    return f"rank.{rank}/{name}{SUFFIX}"
 
 
 def write(folder: Path, manifest: Manifest) -> None:
@@ -115,7 +116,7 @@ def read(path: Path) -> Manifest:
     """The manifest in the file `path`. What it says is looked at before anything else is opened or removed by it.
 
     Raises:
-        CheckpointError: it is missing, damaged, of something else, or of a newer keras-par.
+        CheckpointError: it is missing, damaged, of something else, or of another format.
     """
     try:
         with opened(path, MOST_BYTES) as file:
@@ -128,33 +129,32 @@ def read(path: Path) -> Manifest:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CheckpointError(f"keras-par: '{path}' is no checkpoint of keras-par, which would name itself '{FORMAT}'.")
     version = document.get("version")
-    if type(version) is int and VERSION < version < 1000:
+    if type(version) is int and version != VERSION and 0 < version < 1000:
         raise CheckpointError(
-            f"keras-par: checkpoint '{path}' has format {version}, but this version of keras-par reads up to "
-            f"{VERSION}: update keras-par."
+            f"keras-par: checkpoint '{path}' has format {version}, but this version of keras-par reads format "
+            f"{VERSION} alone: install the version of keras-par that wrote it, or give another folder."
         )
     try:
         body = document.get("checkpoint")
         if not isinstance(body, dict) or document.get("checksum") != checksum(body):
             raise damaged(path, "its manifest does not fit its checksum")
-        return manifest_of(body, version, path.stem)
+        if type(version) is not int or version != VERSION:
+            raise UnfitError("version")
+        return manifest_of(body, path.stem)
     except RecursionError as error:
         raise damaged(path, f"its manifest cannot be read ({error})") from None
     except UnfitError as error:
         raise damaged(path, f"its manifest is wrong in the field {str(error)!a}") from None
 
 
-def manifest_of(body: dict[str, Any], version: Any, name: str) -> Manifest:
+def manifest_of(body: dict[str, Any], name: str) -> Manifest:
     """What the manifest of a checkpoint says, which has this name.
 
     Raises:
         UnfitError: something in it is not what it must be.
     """
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise UnfitError("version")
     said = Fields(body, "")
-    files = said.take("files", list_of(file_from))
-    mesh = said.take("mesh", mesh_of) if version > 1 else mesh_of_old(said, len(files))
+    mesh = said.take("mesh", mesh_of)
     found = Manifest(
         name=said.take("name", one_of(name)),
         serial=said.take("serial", fields.count),
@@ -166,8 +166,8 @@ def manifest_of(body: dict[str, Any], version: Any, name: str) -> Manifest:
         monitored=said.take("monitored", or_none(monitored_of)),
         variables=said.take("variables", list_of(lambda each: variable_of(each, mesh))),
         versions=said.take("versions", versions_of),
-        files=files,
-        stopped=said.take("stopped", fields.flag, False),
+        files=said.take("files", list_of(file_from)),
+        stopped=said.take("stopped", fields.flag),
     )
     said.end()
     if [file.path for file in found.files] != [file_of(name, rank) for rank in range(found.world_size)]:
@@ -182,7 +182,7 @@ def mesh_of(content: Any) -> Grid:
     shape = said.take("shape", list_of(fields.size, MOST_DIMS))
     names = said.take("axis_names", list_of(fields.text, MOST_DIMS))
     ranks = said.take("ranks", list_of(fields.count))
-    batch, replica = said.take("batch_axis", fields.text), said.take("replica_axis", or_none(fields.text), None)
+    batch, replica = said.take("batch_axis", fields.text), said.take("replica_axis", or_none(fields.text))
     said.end()
     if not len(shape) == len(names) == len(set(names)):
         raise UnfitError("mesh.axis_names")
@@ -194,22 +194,14 @@ def mesh_of(content: Any) -> Grid:
         raise UnfitError("mesh.ranks") from None
 
 
-def mesh_of_old(said: Fields, num_files: int) -> Grid:
-    """That of a checkpoint of version 1, which has a file of each rank."""
-    said.take("layout", one_of("replicated"))
-    if said.take("world_size", fields.size) != num_files:
-        raise UnfitError("files")
-    return in_a_row(num_files)
-
-
 def variable_of(content: Any, mesh: Grid) -> Variable:
     said = Fields(content, "variables.")
     found = Variable(
         name=said.take("name", fields.text),
         shape=said.take("shape", list_of(fields.count, MOST_DIMS)),
         dtype=said.take("dtype", fields.text),
-        across_ranks=said.take("across_ranks", one_of("same", "sum", "mean", "first", "seed")),
-        axes=said.take("axes", list_of(or_none(one_of(*mesh.axis_names))), []),
+        across_ranks=said.take("across_ranks", one_of("same", "sum", "mean", "first")),
+        axes=said.take("axes", list_of(or_none(one_of(*mesh.axis_names)))),
     )
     said.end()
     own = [axis for axis in found.axes if axis is not None]

@@ -3,17 +3,20 @@
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from safetensors import safe_open
 
 from keras_par.base.regular_file import opened, require_folder
 from keras_par.checkpoint import manifest as manifests
-from keras_par.checkpoint.files import ArrayFile, bits
+from keras_par.checkpoint.files import as_dtype, in_file
 from keras_par.checkpoint.grid import Part, overlap, within
 from keras_par.checkpoint.manifest import CheckpointError, Manifest, Variable
 
 MOST_OPEN = 64  # files at a time
+MOST_CHARACTERS = 200  # of why a file cannot be read
 
 
 class Reader:
@@ -30,24 +33,25 @@ class Reader:
     def __init__(self, folder: Path, manifest: Manifest):
         self.manifest = manifest
         self._folder = folder
-        self._open: dict[int, ArrayFile] = {}
+        self._open: dict[int, Any] = {}
         for rank in range(len(manifest.files)):
             self._check(rank)
 
     def names(self, rank: int) -> list[str]:
         """The arrays in the file of the rank that wrote it."""
-        return self._file(rank).names
+        return list(self._file(rank).keys())
 
     def read(self, rank: int, name: str, part: Part | None = None) -> np.ndarray:
-        """An array of one rank's file, or a part of it, which besides some megabytes is all that comes into memory.
+        """An array of one rank's file, or a part of it that is not empty.
 
         Raises:
-            CheckpointError: the file cannot be read any more.
+            CheckpointError: the file cannot be read any more, or has no such array.
         """
         try:
-            return self._file(rank).read(name, part)
-        except ValueError as error:
-            raise self.damaged(rank, f"cannot be read ({error})") from None
+            file = self._file(rank)
+            return file.get_slice(name)[part] if part else file.get_tensor(name)
+        except Exception as error:  # whatever the library and NumPy raise where a file is something else
+            raise self.damaged(rank, f"cannot be read ({first_line(error)})") from None
 
     def part_of(self, variable: Variable, place: int, wanted: Part, dtype: np.dtype) -> np.ndarray:
         """A part of a variable's value at one place of the data, put together from the files that have some of it.
@@ -75,15 +79,13 @@ class Reader:
 
     def close(self) -> None:
         """Closes the files; reading opens them again."""
-        for file in self._open.values():
-            file.close()
         self._open.clear()
 
-    def _file(self, rank: int) -> ArrayFile:
+    def _file(self, rank: int) -> Any:
         if rank not in self._open:
             if len(self._open) == MOST_OPEN:
                 self.close()
-            self._open[rank] = ArrayFile(self._folder / self.manifest.files[rank].path)
+            self._open[rank] = safe_open(self._folder / self.manifest.files[rank].path, framework="np")
         return self._open[rank]
 
     def _check(self, rank: int) -> None:
@@ -100,27 +102,23 @@ class Reader:
         if digest != file.sha256:
             raise self.damaged(rank, "does not fit its checksum")
         try:
-            headers = self._file(rank).headers()
-        except ValueError as error:
-            raise self.damaged(rank, f"holds no arrays ({error})") from None
-        finally:
-            self.close()
+            arrays = self._file(rank)
+        except Exception as error:
+            raise self.damaged(rank, f"holds no arrays ({first_line(error)})") from None
         mesh = self.manifest.mesh
         for variable in mesh.written_by(rank, self.manifest.variables):
-            shape = tuple(part.stop - part.start for part in mesh.part(variable, rank))
-            if headers.get(variable.name) != (shape, stored(variable.dtype)):
-                name, dtype = variable.name[:99], variable.dtype[:20]
-                raise self.damaged(rank, f"lacks variable {name!r} of shape {shape} and dtype {dtype!r}")
+            shape = [part.stop - part.start for part in mesh.part(variable, rank)]
+            try:
+                found = arrays.get_slice(variable.name)
+                dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
+                is_there = in_file(dtype, shape) == (found.get_dtype(), found.get_shape())
+            except Exception:  # there is no such array, or no such dtype
+                is_there = False
+            if not is_there:
+                name, kind = variable.name[:99], variable.dtype[:20]
+                raise self.damaged(rank, f"lacks variable {name!r} of shape {shape} and dtype {kind!r}")
+        self.close()
 
 
-def stored(name: str) -> np.dtype | None:
-    """The dtype in files of variables of a dtype of this name; None if there is none such."""
-    try:
-        return bits(np.empty(0, tf.as_dtype(name).as_numpy_dtype)).dtype
-    except (TypeError, KeyError, ValueError):
-        return None
-
-
-def as_dtype(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The array, whose bits are those of `dtype` where the file has no name for it."""
-    return array if array.dtype == dtype else array.view(dtype)
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:MOST_CHARACTERS]

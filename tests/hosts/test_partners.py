@@ -21,7 +21,7 @@ def in_memory(host, pattern=""):
 
 
 def has_whole_checkpoint(host, everybody):
-    found = [path.parts[-3:] for path in in_memory(host, "*/0.*/*/*.npz")]
+    found = [path.parts[-3:] for path in in_memory(host, "*/0.*/*/*.safetensors")]
     return any(sorted(rank for each, rank, _ in found if each == one) == everybody for one, _, _ in found)
 
 

@@ -14,9 +14,9 @@ from keras_par.seam.step.normalization import synchronized_layers
 from keras_par.sharding.views import is_sharded, is_summed_backward
 
 # How the values of ranks with other rows make one process's: they are the "same", add up ("sum"), are averaged
-# ("mean"), or only the first's counts ("first"), as it does for a "seed", which differed in files of older versions.
+# ("mean"), or only the first's counts ("first").
 # Ranks of one place have equal values, or other parts of one. Parts that ranks with other rows have are the "same".
-AcrossRanks = Literal["same", "sum", "mean", "first", "seed"]
+AcrossRanks = Literal["same", "sum", "mean", "first"]
 Section = Literal["model", "optimizer", "metrics"]
 
 
