@@ -105,7 +105,7 @@ REFUSED = {
     f"gpt2 {MODEL} --write x.toml": "keras-par: --write ",
     f"{MODEL} --search dynamic --rank 1": "keras-par: --rank ",
     "tests/search_tasks.py:two_layers --search dynamic --memory 150KB --machine gpu-host": (
-        "the model does not fit into 150 KB on each of 2 ranks: start "
+        "the model does not fit into 150 KiB on each of 2 ranks: start "
     ),
 }
 

@@ -123,7 +123,7 @@ def test_the_page_says_what_was_added_up_by_hand(seen):
         ["1", "node00", "", "200 ms", "+60.0 %", "50.0 ms", "97.5 ms", "52.5 ms"],
         ["0", "node00", "", "125 ms", "fastest", "25.0 ms", "75.0 ms", "25.0 ms"],
     ]
-    assert "The most was 1.50 GiB, on rank 1." in saw["text"]
+    assert "The most was 1.5 GiB, on rank 1." in saw["text"]
 
 
 def test_events_are_told_with_their_stacks_folded(seen):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keras_par.base.sizes import bytes_of, no_less, size
 from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
 from keras_par.plan.case import Outcome
 from keras_par.plan.functions import FLOPS_PER_ELEMENT
@@ -26,7 +27,6 @@ from keras_par.searching.meshes import DATA, MODEL, MODEL_2, meshes
 from keras_par.searching.patterns import entries
 from keras_par.searching.problem import Problem, Table
 from keras_par.searching.recursive import halvings
-from keras_par.searching.sizes import bytes_of, no_less, size
 from tests import random_models, search_tasks
 from tests.commands import run_plan
 from tests.known_machine import KNOWN, linked
@@ -316,9 +316,11 @@ def test_a_model_as_it_is_is_divided_at_its_first_fit(ranks, plain, exactness):
 def test_what_cannot_be_is_one_sentence_on_every_rank(ranks):
     said = ranks(2).run(search_tasks.refusals)
     assert len(said) == 2 and said[0] == said[1]
-    too_small = "keras-par: the model does not fit into 10 KB on each of 2 ranks: start 128, or give each rank 211 KB."
+    too_small = (
+        "keras-par: the model does not fit into 10 KiB on each of 2 ranks: start 128, or give each rank 211 KiB."
+    )
     assert said[0] == {
-        "memory": too_small,
+        "memory": f"{too_small}.",
         "batch": "keras-par: a batch of 7 rows cannot be cut for 2 ranks: give another.",
         "search": "keras-par: search='magic' is unknown, use 'dynamic', 'recursive', 'propagation' or 'exact'.",
         "size": "keras-par: memory='much' is no size: write it as '8GB'.",
@@ -422,7 +424,7 @@ def test_meshes_are_all_factorizations_once():
 def test_more_ranks_than_a_dim_has_elements_are_used_by_two_axes(ranks):
     """One row cannot be divided, and no dim has 512 elements."""
     options = {"name": "two_layers", "batch_size": 1, "num_ranks": 512, "machine": KNOWN.text(), "memory": 2000}
-    with pytest.raises(RankError, match=r"fits into 1\.95 KB"):
+    with pytest.raises(RankError, match=r"fits into 1\.95 KiB"):
         ranks(1).run(search_tasks.find_best, **options)
     [found] = ranks(1).run(search_tasks.find_best, num_axes=3, **options)
     assert {axis for axes in found["layouts"].values() for axis in axes} >= {MODEL, MODEL_2}
@@ -430,7 +432,7 @@ def test_more_ranks_than_a_dim_has_elements_are_used_by_two_axes(ranks):
 
 
 def test_sizes_are_shown_in_plain_digits():
-    sizes = {1536: "1.5 KB", 1000 * 2**10: "1,000 KB", 1023.9 * 2**20: "1,024 MB", 2**40: "1 TB"}
+    sizes = {1536: "1.5 KiB", 1000 * 2**10: "1,000 KiB", 1023.9 * 2**20: "1,024 MiB", 2**40: "1 TiB", 4: "4 B"}
     assert {number: size(number) for number in sizes} == sizes
 
 

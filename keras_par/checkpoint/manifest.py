@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from keras_par.base import generators
 from keras_par.base.regular_file import opened
 from keras_par.checkpoint import fields
 from keras_par.checkpoint.fields import Fields, UnfitError, list_of, one_of, or_none
@@ -228,8 +229,7 @@ def position_of(value: Any) -> list:
     found = [earlier, *(kind(each) for kind, each in zip(counts, numbers, strict=True)), order]
     if order is not None:
         try:
-            random_state, internal, gauss = json.loads(order)
-            random.Random().setstate((random_state, tuple(internal), gauss))
+            generators.set_python(json.loads(order), random.Random())
         except Exception:  # whatever Python's generator raises where it is given something else
             raise ValueError from None
     return found

@@ -3,12 +3,12 @@
 import contextlib
 import json
 import math
-import random
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_par.base import generators
 from keras_par.checkpoint.files import BLOCK_BYTES
 from keras_par.checkpoint.grid import Grid, Part, in_a_row
 from keras_par.checkpoint.manifest import CheckpointError, Variable
@@ -52,8 +52,9 @@ def take(model: keras.Model, grid: Grid, rank: int) -> dict[str, np.ndarray]:
     own = [entry for entry in found if grid.writes(described(entry), rank)]
     binding = bindings.of(model)
     metrics = contextlib.nullcontext() if binding is None else binding.metric_states.parted(binding.data, model)
+    random_state = np.frombuffer(json.dumps(generators.states()).encode(), np.uint8)
     with local_view(), metrics:
-        return {entry.name: np.array(entry.variable.value) for entry in own} | random_state()
+        return {entry.name: np.array(entry.variable.value) for entry in own} | {RANDOM: random_state}
 
 
 def restore(model: keras.Model, section: Section, reader: Reader, place: int, num_places: int) -> None:
@@ -144,13 +145,6 @@ def part_of(variable: keras.Variable) -> Part:
     return tuple(slice(0, size) for size in shape)
 
 
-def random_state() -> dict[str, np.ndarray]:
-    """The states of this process's global generators of Python and NumPy, as the bytes of JSON."""
-    name, keys, *rest = np.random.get_state()
-    states = {"python": random.getstate(), "numpy": [name, np.asarray(keys).tolist(), *rest]}
-    return {RANDOM: np.frombuffer(json.dumps(states).encode(), np.uint8)}
-
-
 def restore_random_state(reader: Reader, rank: int) -> None:
     """Gives the global generators of Python and NumPy the states in a rank's file.
 
@@ -159,10 +153,6 @@ def restore_random_state(reader: Reader, rank: int) -> None:
     """
     document = reader.read(rank, RANDOM).tobytes()
     try:
-        states = json.loads(document)
-        version, internal, gauss = states["python"]
-        random.setstate((version, tuple(internal), gauss))
-        name, keys, *rest = states["numpy"]
-        np.random.set_state((name, np.array(keys, np.uint32), *rest))
+        generators.restore(json.loads(document))
     except Exception:  # whatever the generators raise where they are given something else
         raise reader.damaged(rank, "has no states of random generators") from None

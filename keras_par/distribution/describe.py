@@ -14,6 +14,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
+from keras_par.base.sizes import size
 from keras_par.comm.counting import Call
 from keras_par.seam.files.whole_files import beside
 from keras_par.seam.models.binding import bound, optimizers_of
@@ -106,8 +107,8 @@ class Description:
         console.print(head)
         console.print(self._variables_table())
         console.print(
-            f"Parameters: {megabytes(self.num_bytes)}, on this rank {megabytes(self.local_bytes)}; optimizer: "
-            f"{megabytes(self.optimizer_bytes)}, on this rank {megabytes(self.local_optimizer_bytes)}"
+            f"Parameters: {size(self.num_bytes)}, on this rank {size(self.local_bytes)}; optimizer: "
+            f"{size(self.optimizer_bytes)}, on this rank {size(self.local_optimizer_bytes)}"
         )
         if self.sums:
             console.print(self.sums)
@@ -247,9 +248,9 @@ def summary(calls: list[Call]) -> str:
     for call in calls:
         kinds[call.kind, call.size].append(call.num_bytes)
     parts = []
-    for (kind, size), sizes in kinds.items():
+    for (kind, num_ranks), sizes in kinds.items():
         total = "?" if None in sizes else f"{sum(filter(None, sizes)):,}"
-        parts.append(f"{len(sizes)} {kind} over {size} ranks ({total} bytes)")
+        parts.append(f"{len(sizes)} {kind} over {num_ranks} ranks ({total} bytes)")
     return ", ".join(parts)
 
 
@@ -282,7 +283,3 @@ def ranks_shown(ranks: tuple[int, ...]) -> str:
         return shown(ranks)
     [step] = steps
     return f"{ranks[0]}:{ranks[-1] + step}" + (f":{step}" if step > 1 else "")
-
-
-def megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:.3g} MiB"

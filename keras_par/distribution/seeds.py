@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
+from keras_par.base.generators import numpy_state, set_numpy, set_python
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.seam.feed import torch_order
@@ -98,21 +98,6 @@ def global_generators() -> list[Generator]:
     if torch_order.global_state() is not None:
         found.append(Generator("torch", torch_order.global_state, torch_order.set_global_state))
     return found
-
-
-def set_python(state) -> None:
-    version, numbers, gauss = state
-    random.setstate((version, tuple(numbers), gauss))
-
-
-def numpy_state() -> list:
-    name, keys, *rest = np.random.get_state()
-    return [name, np.asarray(keys).tolist(), *rest]
-
-
-def set_numpy(state) -> None:
-    name, keys, *rest = state
-    np.random.set_state((name, np.array(keys, np.uint32), *rest))
 
 
 def tensorflow_seed() -> int | None:

@@ -4,13 +4,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from keras_par.base.sizes import size
 from keras_par.doctor.advice import Advice
 from keras_par.doctor.checks import NAMES, Finding
 from keras_par.doctor.diagnosis import Report
 from keras_par.doctor.host import Host
 from keras_par.doctor.selftest import Message, Outcome
-
-GIB, MIB = 1 << 30, 1 << 20
 
 
 def show(report: Report, with_self_test: bool) -> None:
@@ -69,8 +68,8 @@ def host_facts(host: Host) -> dict[str, str]:
     physical = f"{host.physical_cores} physical ({host.allowed_cores} allowed here)"
     return {
         "cores": f"{physical}, {host.logical_cores} logical, {quota}",
-        "memory": f"{host.memory / GIB:.1f} GiB, {host.memory_available / GIB:.1f} GiB available",
-        "/dev/shm": f"{host.shm / MIB:.0f} MiB, {host.shm_free / MIB:.0f} MiB free",
+        "memory": f"{size(host.memory)}, {size(host.memory_available)} available",
+        "/dev/shm": f"{size(host.shm)}, {size(host.shm_free)} free",
     }
 
 
@@ -101,8 +100,8 @@ def show_self_test(console: Console, report: Report, with_self_test: bool) -> No
     for name in measured:
         table.add_column(f"{name}: us", justify="right")
         table.add_column("MB/s", justify="right", min_width=7)
-    for size in {message.bytes: None for messages in measured.values() for message in messages}:
-        table.add_row(f"  {size_name(size)}", *[cell for each in measured.values() for cell in cells(each, size)])
+    for sent in {message.bytes: None for messages in measured.values() for message in messages}:
+        table.add_row(f"  {size(sent)}", *[cell for each in measured.values() for cell in cells(each, sent)])
     if table.rows:
         console.print(table)
         console.print()
@@ -132,13 +131,6 @@ def cells(messages: list[Message], size: int) -> tuple[str, str]:
 def significant(number: float) -> str:
     """Two or more significant digits without an exponent."""
     return f"{number:.0f}" if number >= 10 else f"{number:.2g}"
-
-
-def size_name(size: int) -> str:
-    for unit, name in ((MIB, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size // unit} {name}"
-    return f"{size} B"
 
 
 def recommendation(advice: Advice) -> dict[str, str]:

@@ -3,10 +3,10 @@
 import math
 from pathlib import Path
 
+from keras_par.base.sizes import size
 from keras_par.plan.mesh import Mesh
 from keras_par.planning.page import layers_of, memory_of, picture_of, write
 from keras_par.searching.explain import Answer, mesh_of, milliseconds
-from keras_par.searching.sizes import size
 
 
 def write_page(answer: Answer, model: str, path: Path) -> None:

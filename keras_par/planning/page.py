@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_par.base.sizes import size
 from keras_par.distribution.describe import divisions, shown
 from keras_par.plan.cost import Prediction
-from keras_par.searching.sizes import size
 
 LINES, CELLS = 16, 32  # of a mesh that are shown
 LINE = 8  # ranks of a line, where the mesh has one axis

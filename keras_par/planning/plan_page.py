@@ -4,7 +4,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from keras_par.distribution.describe import OPEN_SIZES, megabytes, ranks_shown, sent_by_layer, summary
+from keras_par.base.sizes import size
+from keras_par.distribution.describe import OPEN_SIZES, ranks_shown, sent_by_layer, summary
 from keras_par.planning.dry_run import Plan
 from keras_par.planning.page import layers_of, memory_of, picture_of, write
 from keras_par.searching.explain import milliseconds
@@ -26,7 +27,7 @@ def write_page(plan: Plan, path: Path) -> None:
         total=summary(plan.collectives) or "nothing",
         open_sizes=OPEN_SIZES,
         ranks_shown=ranks_shown,
-        megabytes=megabytes,
+        size=size,
         milliseconds=milliseconds,
         **layers(plan),
         **predicted(plan),

@@ -1,5 +1,6 @@
 """The sections of the page: each has charts and a table, or says what is missing for them."""
 
+from keras_par.base.sizes import size, unit_of
 from keras_par.report import bars, many, measures, metric_charts, time_charts, words
 from keras_par.report.parts import Bar, Section, Table
 from keras_par.report.progress import PHASES
@@ -125,8 +126,8 @@ def memory(run: Run) -> Section:
     if not peaks:
         return Section("memory", "Memory", lead, missing="No rank noted its memory.")
     most = max(peaks, key=peaks.__getitem__)
-    unit, divisor = words.size_unit(peaks[most])
+    unit, divisor = unit_of(peaks[most])
     held = {rank: time_charts.memory(run.progress[rank], divisor) for rank in peaks}
     chart = time_charts.time_chart(run, "memory", f"resident memory, {unit}", held, lambda value: f"{value:g}")
-    lead += f" The most was {words.size(peaks[most])}, on rank {most}."
+    lead += f" The most was {size(peaks[most])}, on rank {most}."
     return Section("memory", "Memory", lead, [chart] if chart else [])

@@ -42,17 +42,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}{NBSP}%"
 
 
-def size(num_bytes: float) -> str:
-    """An amount of memory, such as "1.50 GiB"."""
-    unit, divisor = size_unit(num_bytes)
-    return f"{significant(num_bytes / divisor)}{NBSP}{unit}"
-
-
-def size_unit(num_bytes: float) -> tuple[str, float]:
-    """The unit that suits an amount of memory, and its bytes."""
-    return ("GiB", 2.0**30) if num_bytes >= 2.0**30 else ("MiB", 2.0**20)
-
-
 def time_unit(seconds: float) -> tuple[str, float]:
     """The unit that suits an axis of `seconds`, and its seconds."""
     for unit, divisor in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):

@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from keras_par.base.sizes import short, size
 from keras_par.catalogue.strategy_file import Entry, Strategy
 from keras_par.distribution.describe import divisions
 from keras_par.plan.cost import Prediction
 from keras_par.searching.alternatives import Alternative
 from keras_par.searching.find import Candidate, Found
-from keras_par.searching.sizes import short, size
 
 WIDTH = 120
 LAYERS = 12  # of the most expensive that are shown

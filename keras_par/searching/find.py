@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from keras_par.base.sizes import no_less, size
 from keras_par.plan.cost import Prediction, predict
 from keras_par.plan.layout import Axes, complaint
 from keras_par.plan.machine import Machine
@@ -20,7 +21,6 @@ from keras_par.searching.classes import tensor_classes
 from keras_par.searching.leanest import bound, leanest_of
 from keras_par.searching.maker import SUMS, Maker
 from keras_par.searching.meshes import DATA, MODEL, meshes, named
-from keras_par.searching.sizes import no_less, size
 from keras_par.searching.within import within
 
 STAGES: tuple[Zero, ...] = (1, 2, 3)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import keras
 
+from keras_par.base.sizes import bytes_of
 from keras_par.catalogue.strategy_file import Strategy, parse_strategy, strategy_text
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
@@ -29,7 +30,6 @@ from keras_par.searching.look import look_at
 from keras_par.searching.measure import measure
 from keras_par.searching.meshes import AXES, DATA, mesh_of, require_axes
 from keras_par.searching.patterns import entries, names
-from keras_par.searching.sizes import bytes_of
 
 
 class Plan:

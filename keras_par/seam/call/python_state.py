@@ -1,9 +1,8 @@
 """Puts back what a trace that is given up has changed in Python, because the step is traced once more."""
 
-import random
-
 import keras
-import numpy as np
+
+from keras_par.base import generators
 
 
 class PythonState:
@@ -15,15 +14,14 @@ class PythonState:
 
     def __init__(self, model: keras.Model):
         self._model = model
-        self._states = random.getstate(), np.random.get_state()
+        self._states = generators.states()
         public = {name: value for name, value in vars(model).items() if name[0] != "_" and name != "built"}
         self._plain = {name: value for name, value in public.items() if isinstance(value, (int, float, str))}
         self._lists = {name: (value, list(value)) for name, value in public.items() if isinstance(value, list)}
 
     def put_back(self) -> None:
         """Makes all of it what it was."""
-        random.setstate(self._states[0])
-        np.random.set_state(self._states[1])
+        generators.restore(self._states)
         vars(self._model).update(self._plain)
         for name, (value, items) in self._lists.items():
             vars(self._model)[name] = value

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import random
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +12,7 @@ import tensorflow as tf
 from keras import tree
 from keras.losses import Loss
 
+from keras_par.base import generators
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.seam.call.program import Program
 from keras_par.seam.feed.gathering import as_tensor
@@ -166,11 +166,9 @@ def unchanged(model: keras.Model) -> Iterator[None]:
     variables = [*model.non_trainable_variables, *model.metrics_variables]
     variables += [generator.state for layer in model._flatten_layers() for generator in layer._seed_generators]
     before = [(variable, tf.identity(variable.value)) for variable in variables]
-    states = random.getstate(), np.random.get_state()
     try:
-        yield
+        with generators.kept():
+            yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
         for variable, value in before:
             variable.assign(value)

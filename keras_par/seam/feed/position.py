@@ -14,8 +14,9 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
 
+from keras_par.base import generators
 from keras_par.seam.feed.let_go import let_go_aside
-from keras_par.seam.feed.py_dataset import InOrder, state_from
+from keras_par.seam.feed.py_dataset import InOrder
 
 
 class Position(NamedTuple):
@@ -57,7 +58,7 @@ def replay(adapter: DataAdapter, dataset: tf.data.Dataset, position: Position) -
             adapter.on_epoch_begin()
             adapter.on_epoch_end()
         if position.order is not None:
-            generator_of(adapter).setstate(state_from(json.loads(position.order)))
+            generators.set_python(json.loads(position.order), generator_of(adapter))
 
 
 def order_of(adapter: DataAdapter) -> str | None:

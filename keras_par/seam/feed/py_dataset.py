@@ -9,6 +9,8 @@ from typing import Any
 import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import OrderedEnqueuer, PyDatasetAdapter
 
+from keras_par.base import generators
+
 
 class Unbounded(keras.utils.PyDataset):
     """Another PyDataset as one without an end, of which Keras's workers read the batches that they are told to."""
@@ -69,7 +71,7 @@ class InOrder(PyDatasetAdapter):
     def __init__(self, adapter: PyDatasetAdapter, state: Any, is_sharded: bool):
         self.random = None if state is None else random.Random()
         if self.random is not None:
-            self.random.setstate(state_from(state))
+            generators.set_python(state, self.random)
         self._is_sharded = is_sharded
         data = adapter.py_dataset
         super().__init__(data, class_weight=adapter.class_weight, shuffle=False)
@@ -99,9 +101,3 @@ class InOrder(PyDatasetAdapter):
             if is_followed:  # Python's generator stands then where it stands in one process
                 random.setstate(self.random.getstate())
         return numbers
-
-
-def state_from(state: Any) -> tuple:
-    """A state of Python's generator from what JSON makes of it."""
-    version, internal, gauss = state
-    return version, tuple(internal), gauss

@@ -2,11 +2,11 @@
 
 import collections
 import contextlib
-import random
 from collections.abc import Iterator
 
-import numpy as np
 from keras.src.backend.common import global_state
+
+from keras_par.base import generators
 
 NAMES = "object_name_uids"  # where Keras counts the names that it gives
 
@@ -15,10 +15,9 @@ NAMES = "object_name_uids"  # where Keras counts the names that it gives
 def as_if_unbuilt() -> Iterator[None]:
     """After it a model gets the names, and its weights the seeds, that they would have got without it."""
     names = global_state.get_global_attribute(NAMES, default={})
-    before, state, numpy_state = dict(names), random.getstate(), np.random.get_state()
+    before = dict(names)
     try:
-        yield
+        with generators.kept():
+            yield
     finally:
         global_state.set_global_attribute(NAMES, collections.defaultdict(int, before))
-        random.setstate(state)
-        np.random.set_state(numpy_state)
