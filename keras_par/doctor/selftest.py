@@ -53,10 +53,9 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
     command = [sys.executable, "-P", "-m", "keras_par.launch", *options, *PROGRAM, str(folder)]
     variables = {"HOROVOD_CYCLE_TIME": str(cycle_time), "CUDA_VISIBLE_DEVICES": ""}
     variables = job_environment(installed.commands["mpirun"]) | variables
-    status, said = watch(command, variables, folder / "output", ranks * RANK_SECONDS)
-    outputs = [path.read_text(errors="replace") for path in sorted(folder.glob("log/rank.*/std*"))]
+    status, output = watch(command, variables, folder, ranks * RANK_SECONDS)
     records = [read_record(folder / f"rank.{rank}.json") for rank in range(ranks)]
-    problem = judge(records, status, "\n".join([*outputs, "" if status is None else said]))
+    problem = judge(records, status, output)
     if problem:
         problem = f"{problem}; all output is in {folder}"
     else:
@@ -76,11 +75,12 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
     )
 
 
-def watch(command: list[str], variables: dict[str, str], log: Path, seconds: float) -> tuple[int | None, str]:
-    """Runs a job, which is ended after some seconds, with its launcher's output in `log`.
+def watch(command: list[str], variables: dict[str, str], folder: Path, seconds: float) -> tuple[int | None, str]:
+    """Runs a job, which is ended after some seconds, with all output in `folder`.
 
-    Returns its status, None if it had to be ended, and that output.
+    Returns its status, None if it had to be ended, and what its ranks had printed by then, and its launcher in the end.
     """
+    log = folder / "output"
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -88,11 +88,11 @@ def watch(command: list[str], variables: dict[str, str], log: Path, seconds: flo
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(seconds)
-            status = process.returncode
+            files = [*sorted(folder.glob("log/rank.*/std*")), *([] if process.returncode is None else [log])]
+            return process.returncode, "\n".join(path.read_text(errors="replace") for path in files)
         finally:
             process.terminate()  # upon which the launcher ends all ranks with what they have started
             process.wait()
-    return status, log.read_text(errors="replace")
 
 
 def read_record(path: Path) -> dict[str, Any]:
