@@ -320,7 +320,7 @@ def test_what_cannot_be_is_one_sentence_on_every_rank(ranks):
         "keras-par: the model does not fit into 10 KiB on each of 2 ranks: start 128, or give each rank 211 KiB."
     )
     assert said[0] == {
-        "memory": f"{too_small}.",
+        "memory": too_small,
         "batch": "keras-par: a batch of 7 rows cannot be cut for 2 ranks: give another.",
         "search": "keras-par: search='magic' is unknown, use 'dynamic', 'recursive', 'propagation' or 'exact'.",
         "size": "keras-par: memory='much' is no size: write it as '8GB'.",
