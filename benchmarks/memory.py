@@ -132,7 +132,7 @@ def train(make, scale, kind):
 def layouts_of(trace, setting, kind):
     """Where the variables lie."""
     from keras_par.searching.find import find
-    from keras_par.searching.states import options
+    from keras_par.searching.maker import options
 
     if kind == "data parallel":
         return {}

@@ -192,14 +192,10 @@ def plans_of(trace, machine, batch_size, count, name):
         found.append((kind, tuple(each.mesh.values()), each.layouts))
     settings = [Setting(machine, dict(zip(NAMES, mesh, strict=True)), NAMES[0], batch_size) for mesh in MESHES]
     makers = [Maker(trace, setting) for setting in settings]
-    for maker in makers:
-        maker.make()
     drawn = {}  # by predicted seconds
     for _ in range(DRAWN * count):
         maker = draw.choice(makers)
-        nodes = maker.variable_nodes
-        choice = maker.complete({node: draw.randrange(len(maker.problem.states[node])) for node in nodes})
-        layouts = {} if choice is None else maker.layouts(choice)
+        layouts = maker.layouts({node: draw.randrange(len(maker.states[node])) for node in maker.variable_nodes})
         if layouts:
             mesh = tuple(maker.setting.mesh.values())
             drawn[predicted(trace, machine, batch_size, mesh, layouts)] = ("drawn", mesh, layouts)

@@ -54,8 +54,8 @@ def alternatives_of(trace, machine, found) -> list:
 def options_of(trace, machine, found, shape) -> list:
     """All ways in which a variable of a shape may lie."""
     from keras_par.plan.setting import Setting
+    from keras_par.searching.maker import options
     from keras_par.searching.meshes import DATA
-    from keras_par.searching.states import options
 
     return options(shape, Setting(machine, found.best.mesh, DATA, 8))
 

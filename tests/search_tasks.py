@@ -362,7 +362,7 @@ def costs_of_best(kind: str, parts, batch_size: int, machine: str, settings) -> 
             for patch in (*patches, mock.patch.object(cost, "most_held", all_held)):
                 stack.enter_context(patch)
             made = maker.Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
-            problem = made.make()
+            problem = made.problem()
             choice = dynamic.solve(problem)
             found = cost.predict(trace, made.layouts(choice), made.setting)
         held = found.num_bytes - found.parts["gathered"]

@@ -46,5 +46,5 @@ def test_any_plan_has_other_layouts(ranks, drawn, search, share):
     assert 0 < len(found["alternatives"]) <= 12
     for each in found["alternatives"]:
         assert each["is_other"]
-        if search != "recursive" and each["fits"]:
+        if each["fits"]:
             assert each["seconds"] >= found["seconds"] * (1 - 1e-6)

@@ -1,27 +1,25 @@
 """Finds what other layouts of a class of variables would cost: answers to "why not otherwise?"."""
 
 import functools
+import math
+import operator
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keras_par.plan.cost import Prediction, predict
 from keras_par.plan.layout import Axes
-from keras_par.plan.options import Search
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Shape, Trace
 from keras_par.searching import dynamic
 from keras_par.searching.find import Found
-from keras_par.searching.maker import SUMS, Maker
-from keras_par.searching.paths import without_numbers
+from keras_par.searching.maker import SUMS, Choice, Maker
 from keras_par.searching.patterns import pattern_of
-from keras_par.searching.problem import Problem, Table
 from keras_par.searching.within import within
 
 CLASSES = 12  # that are asked about, those with most to do first
 SECONDS = 2.0  # in which others are laid anew; from then on they stay
-BEST: tuple[Search, ...] = ("dynamic", "exact")  # searches that find plans beside which `dynamic` finds no faster one
 
 
 @dataclass(frozen=True)
@@ -56,100 +54,47 @@ def alternatives(trace: Trace, setting: Setting, fixed: Mapping[str, Axes], foun
         fixed: layouts that are said already, by path.
         found: by a search.
     """
-    return Asker(Maker(trace, setting, fixed, bool(found.best.recomputed), found.best.classes), found).ask()
+    best, until = found.best, time.monotonic() + SECONDS
+    maker = Maker(trace, setting, fixed, bool(best.recomputed), best.classes)
+    problems = [maker.problem(counted) for counted in SUMS]
+    is_small = len(maker.states) < dynamic.MANY_NODES and not dynamic.is_entangled(problems[0])
+    shapes = {parameter.path: parameter.shape for parameter in trace.parameters}
+    paths: dict[int, list[str]] = {}  # of the variables of each node
+    for kind, tensor in zip(maker.classes, trace.tensors, strict=True):
+        if tensor.path:
+            paths.setdefault(maker.node_of[kind], []).append(tensor.path)
 
+    def predicted(choice: Choice) -> Prediction:
+        return predict(trace, maker.layouts(choice), setting, maker.recomputed(choice))
 
-class Asker:
-    """Asks about the classes of one plan.
+    def with_others_free(node: int, state: int, memory: float) -> Prediction | None:
+        solvers = [dynamic.Solver(replace(problem, kept={node: state})) for problem in problems]
+        step = within(memory, solvers, predicted)
+        return None if step is None else step[1]
 
-    Args:
-        maker: of the problem that the plan solves.
-        found: by a search.
-    """
+    @functools.cache
+    def beside_others(node: int, state: int) -> Prediction:
+        layouts = {**best.layouts, **dict.fromkeys(paths[node], maker.states[node][state])}
+        return predict(trace, layouts, setting, best.recomputed)
 
-    def __init__(self, maker: Maker, found: Found):
-        self.maker, self.found, self.problem = maker, found, maker.make()
-        self.problems = [maker.counting(counted).problem for counted in SUMS]
-        self.paths: dict[int, list[str]] = {}  # of the variables of each node
-        for kind, tensor in zip(maker.classes, maker.trace.tensors, strict=True):
-            if tensor.path:
-                self.paths.setdefault(maker.node_of[kind], []).append(tensor.path)
-        self.state = {node: self._states(node).index(self._chosen(node)) for node in self.paths}
-        again = map(without_numbers, found.best.recomputed)
-        self.others = dict.fromkeys((maker.again[name] for name in again), 1)
+    def with_others_kept(node: int, state: int, memory: float) -> Prediction | None:
+        found = beside_others(node, state)
+        return found if found.num_bytes <= memory else None
 
-    def ask(self) -> list[Alternative]:
-        """All alternatives."""
-        until = time.monotonic() + SECONDS
-        is_small = len(self.problem.states) < dynamic.MANY_NODES and self.found.mode in BEST
-        is_small = is_small and not dynamic.is_entangled(self.problem)
-        nodes = [node for node in self.maker.variable_nodes if self._other_states(node)]
-        answers = []
-        for node in nodes[:CLASSES]:
-            is_free = is_small and time.monotonic() < until
-            found = self._with_others_free(node) if is_free else self._with_others_kept(node)
-            if found is not None:
-                answers.append(self._alternative(node, *found, is_free))
-        return answers
+    def alternative(node: int) -> Alternative | None:
+        path, *more = paths[node]
+        states = maker.states[node]
+        chosen = best.layouts.get(path, (None,) * len(states[0]))
+        is_free = is_small and time.monotonic() < until
+        ask = with_others_free if is_free else with_others_kept
+        for memory in (found.memory, math.inf):
+            asked = ((ask(node, state, memory), axes) for state, axes in enumerate(states) if axes != chosen)
+            steps = [(prediction.seconds, axes, prediction) for prediction, axes in asked if prediction is not None]
+            if steps:
+                _, axes, prediction = min(steps, key=operator.itemgetter(0))
+                pattern = pattern_of(path) if more else re.escape(path)
+                return Alternative(pattern, shapes[path], chosen, axes, prediction, is_free)
+        return None
 
-    def _states(self, node: int) -> list[Axes]:
-        return self.problem.states[node]
-
-    def _other_states(self, node: int) -> list[int]:
-        return [state for state in range(len(self._states(node))) if state != self.state[node]]
-
-    def _chosen(self, node: int) -> Axes:
-        """The layout in the plan that was found."""
-        whole = (None,) * len(self._states(node)[0])
-        return self.found.best.layouts.get(self.paths[node][0], whole)
-
-    def _with_others_free(self, node: int) -> tuple[list[int], Prediction] | None:
-        """The fastest choice in which a node has another state, and its step."""
-        fitting = filter(None, (self._with_state(node, state) for state in self._other_states(node)))
-        found = min(fitting, key=lambda each: each[1].seconds, default=None)
-        if found is not None:
-            return found
-        other = Table((node,), {(state,): (0.0, 0.0) for state in self._other_states(node)})
-        choice = dynamic.solve(with_table(self.problem, other))
-        return None if choice is None else (choice, self._predicted(choice))
-
-    def _with_state(self, node: int, state: int) -> tuple[list[int], Prediction] | None:
-        """The fastest choice that fits and in which a node has a state."""
-        said = Table((node,), {(state,): (0.0, 0.0)})
-        problems = [with_table(each, said) for each in self.problems]
-        solved = [(each, functools.partial(dynamic.solve, each)) for each in problems]
-        return within(self.found.memory, solved, self._predicted)
-
-    def _with_others_kept(self, node: int) -> tuple[list[int], Prediction] | None:
-        """The same where the other variables keep the states that they have."""
-        choices = [
-            self.maker.complete({**self.state, **self.others, node: state}) for state in self._other_states(node)
-        ]
-        costs = [(self.problem.cost(choice), choice) for choice in choices if choice is not None]
-        first = None
-        for _, choice in sorted((cost, choice) for cost, choice in costs if cost is not None):
-            found = choice, self._predicted(choice)
-            if found[1].num_bytes <= self.found.memory:
-                return found
-            first = first or found
-        return first
-
-    def _predicted(self, choice: list[int]) -> Prediction:
-        maker = self.maker
-        return predict(maker.trace, maker.layouts(choice), maker.setting, maker.recomputed(choice))
-
-    def _alternative(self, node: int, choice: list[int], prediction: Prediction, is_free: bool) -> Alternative:
-        path, *more = self.paths[node]
-        return Alternative(
-            pattern=pattern_of(path) if more else re.escape(path),
-            shape=next(each.shape for each in self.maker.trace.parameters if each.path == path),
-            chosen=self._chosen(node),
-            axes=self._states(node)[choice[node]],
-            prediction=prediction,
-            is_free=is_free,
-        )
-
-
-def with_table(problem: Problem, table: Table) -> Problem:
-    """One in which something more is said."""
-    return Problem(problem.states, [*problem.tables, table], problem.seconds, problem.num_bytes)
+    nodes = [node for node in maker.variable_nodes if len(maker.states[node]) > 1]
+    return list(filter(None, map(alternative, nodes[:CLASSES])))

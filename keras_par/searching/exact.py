@@ -3,19 +3,51 @@
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from keras_par.searching.problem import Problem
 
 UNIT = 2.0**20  # bytes: HiGHS's tolerances are absolute
 
 
-def solve(problem: Problem, capacity: float = math.inf, seconds: float = 60.0) -> list[int] | None:
+GAP = 1e-6  # the part that what is found may be above the best
+
+
+class Solver:
+    """Solves a problem in one memory after another.
+
+    Args:
+        problem: what to solve.
+    """
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+
+    @cached_property
+    def leanest(self) -> list[int] | None:
+        """The states that take the fewest bytes."""
+        return solve(self.problem, of_bytes=True)
+
+    @property
+    def fewest_bytes(self) -> float:
+        """That any choice takes."""
+        return math.inf if self.leanest is None else self.problem.cost(self.leanest)[1] * (1 - GAP)
+
+    def solve(self, capacity: float = math.inf) -> list[int] | None:
+        """As the function."""
+        return solve(self.problem, capacity)
+
+
+def solve(
+    problem: Problem, capacity: float = math.inf, seconds: float = 60.0, of_bytes: bool = False
+) -> list[int] | None:
     """The fastest states of all nodes that fit into a memory, None if none do. HiGHS solves it, by scipy.
 
     Args:
         problem: what to solve.
         capacity: bytes.
         seconds: after which the best that was found counts.
+        of_bytes: True to find those that take the fewest bytes.
 
     Raises:
         ValueError: scipy is not installed.
@@ -40,11 +72,11 @@ def solve(problem: Problem, capacity: float = math.inf, seconds: float = 60.0) -
     if math.isfinite(capacity):
         constraints.append(LinearConstraint(held[None] / UNIT, -np.inf, (capacity - problem.num_bytes) / UNIT))
     found = milp(
-        objective * 1e3,  # milliseconds: HiGHS's tolerances are absolute
+        held / UNIT if of_bytes else objective * 1e3,  # milliseconds: HiGHS's tolerances are absolute
         integrality=np.ones_like(objective),
         bounds=Bounds(0, 1),
         constraints=constraints,
-        options={"time_limit": seconds, "mip_rel_gap": 1e-6},
+        options={"time_limit": seconds, "mip_rel_gap": GAP},
     )
     if found.status == 2:
         return None

@@ -1,9 +1,7 @@
 """Finds the mesh and the layouts that train a model fastest: tries each mesh of the ranks with one of the searches."""
 
 import functools
-import itertools
 import math
-import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +14,12 @@ from keras_par.plan.mesh import Mesh
 from keras_par.plan.options import Search, Zero
 from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
-from keras_par.searching import dynamic, exact, propagation, recursive
+from keras_par.searching import dynamic, exact
 from keras_par.searching.classes import tensor_classes
-from keras_par.searching.leanest import bound, leanest_of
-from keras_par.searching.maker import SUMS, Maker
-from keras_par.searching.meshes import DATA, MODEL, meshes, named
-from keras_par.searching.within import within
+from keras_par.searching.maker import ALL, SUMS, Counted, Maker
+from keras_par.searching.meshes import DATA, MODEL, halvings, meshes, named
+from keras_par.searching.problem import Problem
+from keras_par.searching.within import Solver, within
 
 STAGES: tuple[Zero, ...] = (1, 2, 3)
 MORE_RANKS = 14  # doublings that are looked at for a model that does not fit
@@ -140,16 +138,13 @@ class Searcher:
         Fewer ranks are compared by time alone. All other meshes are looked at where none of these fits.
         """
         if self.mode == "recursive":
-            by_time = Searcher(
-                self.trace, self.machine, self.batch_size, self.mode, math.inf, self.fixed, self.num_axes
-            )
 
             def seconds(*sizes: int) -> float:
-                searcher = self if math.prod(sizes) == num_ranks else by_time
-                found = searcher.best_of(named(sizes))
+                find = self.best_of if math.prod(sizes) == num_ranks else self.fastest_of
+                found = find(named(sizes))
                 return math.inf if found is None else found.prediction.seconds
 
-            found = self.tried([named(each) for each in recursive.halvings(num_ranks, seconds, self.num_axes)])
+            found = self.tried([named(each) for each in halvings(num_ranks, seconds, self.num_axes)])
             if any(map(self.fits, found)):
                 return found
         return self.tried(meshes(num_ranks, self.num_axes))
@@ -180,8 +175,7 @@ class Searcher:
         """The fastest for a mesh in any memory; None if the batch or what is said already cannot be cut so."""
         key = tuple(mesh.values())
         if key not in self._fastest:
-            made = self._made(self.setting(dict(mesh))) if self.can_be(mesh) else None
-            self._fastest[key] = None if made is None else self._fitting(made, math.inf)
+            self._fastest[key] = self._fitting(self._made(mesh), math.inf) if self.can_be(mesh) else None
         return self._fastest[key]
 
     def best_of(self, mesh: Mapping[str, int]) -> Candidate | None:
@@ -189,39 +183,29 @@ class Searcher:
         key = tuple(mesh.values())
         if key not in self._best:
             best = self.fastest_of(mesh)
-            self._best[key] = best if best is None or self.fits(best) else self._within_capacity(best)
+            self._best[key] = best if best is None or self.fits(best) else self._within_capacity(mesh)
         return self._best[key]
 
     def can_hold(self, mesh: Mapping[str, int]) -> bool:
         """True if a plan for a mesh fits; searches only where plans that take the fewest bytes do not say so."""
-        least, may_be_less = self.fewest_bytes([mesh], self.capacity)
-        return least <= self.capacity or (may_be_less and self.best_of(mesh) is not None)
+        least, bound = self.fewest_bytes(mesh)
+        return least <= self.capacity or (bound <= self.capacity and self.best_of(mesh) is not None)
 
-    def fewest_bytes(self, wanted: Sequence[Mapping[str, int]], most: float = math.inf) -> tuple[float, bool]:
-        """What a rank holds at least by a plan for one of these meshes, so far as is known without a search.
+    def fewest_bytes(self, mesh: Mapping[str, int]) -> tuple[float, float]:
+        """What a rank holds by the plan for a mesh that takes the fewest bytes, so far as is known without a search.
 
-        Args:
-            wanted: the meshes.
-            most: bytes beyond which that does not matter.
-
-        Returns:
-            The bytes, infinite if they are not known or do not matter, and True if a plan that fits into `most` is not
-            ruled out.
+        Infinite if that is not known; and a bound below which no plan is.
         """
-        settings = [
-            self.setting(mesh, zero) for mesh in wanted if self.can_be(mesh) for zero in (0, *self._stages(mesh))
-        ]
-        found = []
-        for setting, recomputes in itertools.product(settings, self._recomputes):
-            maker = self._made(setting, recomputes)
-            counting = [maker.counting(counted) for counted in SUMS]
-            leanest = leanest_of(counting)
-            found.append((bound(counting, leanest), maker, leanest))
-        least = math.inf
-        for fewest, maker, leanest in sorted(found, key=operator.itemgetter(0)):
-            if fewest <= min(least, most):
-                least = min([least, *(self._step(maker, choice).num_bytes for choice in leanest)])
-        return least, any(fewest <= most for fewest, *_ in found)
+        least, bound = math.inf, math.inf
+        for zero in (0, *self._stages(mesh)) if self.can_be(mesh) else ():
+            for recomputes in self._recomputes:
+                maker = self._made(mesh, zero, recomputes)
+                *lower, upper = self._solvers(maker, SUMS)
+                fewest = max(solver.fewest_bytes for solver in lower)
+                bound = min(bound, fewest)
+                choices = (solver.leanest for solver in (*lower, upper) if fewest <= least)
+                least = min([least, *(self._step(maker, choice).num_bytes for choice in choices if choice is not None)])
+        return least, bound
 
     def can_be(self, mesh: Mapping[str, int]) -> bool:
         """True if the batch, and what is said already, can be cut for a mesh."""
@@ -243,51 +227,54 @@ class Searcher:
         """The stages of ZeRO that a mesh can have."""
         return STAGES if mesh[DATA] > 1 else ()
 
-    def _made(self, setting: Setting, recomputes: bool = False) -> Maker:
-        """With the problem of a setting, in which layers that are alike lie alike if that can be solved."""
-        maker = Maker(self.trace, setting, self.fixed, recomputes, self._classes)
-        problem = maker.make()
-        if self.mode == "dynamic" and dynamic.is_entangled(problem):
-            self._classes = range(len(self.trace.tensors))
-            maker = Maker(self.trace, setting, self.fixed, recomputes, self._classes)
-            maker.make()
-        return maker
+    def _made(self, mesh: Mapping[str, int], zero: Zero = 0, recomputes: bool = False) -> Maker:
+        """The problem of a mesh, in which layers that are alike lie alike if that can be solved."""
+        maker = Maker(self.trace, self.setting(mesh, zero), self.fixed, recomputes, self._classes)
+        if self.mode == "exact" or not dynamic.is_entangled(maker.problem()):
+            return maker
+        self._classes = range(len(self.trace.tensors))
+        return Maker(self.trace, maker.setting, self.fixed, recomputes, self._classes)
 
-    def _within_capacity(self, fastest: Candidate) -> Candidate | None:
-        """For the mesh of a plan that does not fit the fastest of what does.
+    def _within_capacity(self, mesh: Mapping[str, int]) -> Candidate | None:
+        """For a mesh whose fastest plan does not fit the fastest of what does.
 
         Looked at are plans without a stage of ZeRO and those in the first stage that makes it fit, which is the
         fastest, each with and without recomputation.
         """
-        found = self._in_stage(fastest, 0)
-        found += next(filter(None, (self._in_stage(fastest, stage) for stage in self._stages(fastest.mesh))), [])
-        return min(found, key=seconds_of, default=None)
 
-    def _in_stage(self, fastest: Candidate, zero: Zero) -> list[Candidate]:
-        """What fits in a stage of ZeRO."""
-        found = []
-        for recomputes in self._recomputes:
-            maker = Maker(self.trace, self.setting(fastest.mesh, zero), self.fixed, recomputes, fastest.classes)
-            maker.make()
-            found.append(self._fitting(maker, self.capacity))
-        return [each for each in found if each is not None]
+        def in_stage(zero: Zero) -> list[Candidate]:
+            found = (self._fitting(self._made(mesh, zero, again), self.capacity) for again in self._recomputes)
+            return [each for each in found if each is not None]
+
+        found = in_stage(0) + next(filter(None, map(in_stage, self._stages(mesh))), [])
+        return min(found, key=seconds_of, default=None)
 
     def _fitting(self, maker: Maker, limit: float) -> Candidate | None:
         """The best of what was made that fits into a memory."""
-        makers, leanest = [maker], []
-        if not math.isinf(limit):
-            counting = [maker.counting(counted) for counted in SUMS]
-            leanest = leanest_of(counting)
-            if bound(counting, leanest) > limit:
-                return None
-            makers = counting if self.mode in ("dynamic", "exact") else makers  # others find what is fast, not fastest
-        problems = [(each.problem, functools.partial(self._solve, each)) for each in makers]
-        found = within(limit, problems, functools.partial(self._step, maker), leanest)
+        solvers = self._solvers(maker, (ALL,) if math.isinf(limit) else SUMS)
+        found = within(limit, solvers, functools.partial(self._step, maker))
         if found is None:
             return None
         choice, prediction = found
         again, setting = maker.recomputed(choice), maker.setting
         return Candidate(dict(setting.mesh), maker.layouts(choice), prediction, again, maker.classes, setting.zero)
+
+    def _solvers(self, maker: Maker, sums: Sequence[Counted]) -> list[Solver]:
+        """What solves the problem of each sum of bytes."""
+        return [self._solver(maker.problem(counted)) for counted in sums]
+
+    def _solver(self, problem: Problem) -> Solver:
+        if self.mode == "exact":
+            return exact.Solver(problem)
+        try:
+            return dynamic.Solver(problem)
+        except dynamic.EntangledError:
+            warnings.warn(
+                "keras-par: on some meshes too many layers of this model depend on each other to find the best "
+                "layouts: those that are found there may be a little slower.",
+                stacklevel=2,
+            )
+            return dynamic.PartSolver(problem)
 
     def _step(self, maker: Maker, choice: list[int]) -> Prediction:
         """The step of a choice, predicted once: several sums of bytes and capacities lead to one choice."""
@@ -296,22 +283,6 @@ class Searcher:
         if key not in self._predictions:
             self._predictions[key] = predict(self.trace, layouts, setting, again)
         return self._predictions[key]
-
-    def _solve(self, maker: Maker, capacity: float) -> list[int] | None:
-        if self.mode == "exact":
-            return exact.solve(maker.problem, capacity)
-        if self.mode == "propagation":
-            return propagation.solve(maker, capacity)
-        if self.mode == "dynamic":
-            try:
-                return dynamic.solve(maker.problem, capacity)
-            except dynamic.EntangledError:
-                warnings.warn(
-                    "keras-par: on some meshes too many layers of this model depend on each other for "
-                    "search='dynamic': search='recursive' takes its place there.",
-                    stacklevel=2,
-                )
-        return recursive.solve(maker, capacity)
 
     def data_parallel(self, num_ranks: int) -> Candidate | None:
         """Rows alone divided, None if that cannot be."""
@@ -329,7 +300,7 @@ class Searcher:
         reasons = [self.wrong_with(each) for each in wanted]
         if all(reasons):
             return f"keras-par: {reasons[-1]}: change its layout."
-        least, _ = self.fewest_bytes(wanted)
+        least = min(self.fewest_bytes(each)[0] for each in wanted)
         more = "more memory" if math.isinf(least) else no_less(least)
         if mesh is not None:
             shape = "x".join(map(str, mesh.values()))

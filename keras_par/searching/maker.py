@@ -1,10 +1,9 @@
 """Makes the problem that a search solves, of the operations of a trace."""
 
-import copy
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -17,11 +16,11 @@ from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Operation, Parameter, Trace
 from keras_par.plan.upkeep import BUCKET_BYTES, Upkeep, Use, uses
 from keras_par.searching.classes import tensor_classes
-from keras_par.searching.paths import without_numbers
+from keras_par.searching.patterns import without_numbers
 from keras_par.searching.problem import Cost, Problem, Table
-from keras_par.searching.states import options
 
-IS_DONE = (False, True)  # the states of a node that says if a move or a second forward pass is made
+# The states of nodes that say if a move or a second forward pass is made. Those that stand first always can be.
+IS_MOVED, IS_AGAIN = [True, False], [False, True]
 
 Counted = tuple[Literal["activations", "gradients"], ...]
 ALL: Counted = ("activations", "gradients")
@@ -63,6 +62,10 @@ class Way:
     costs: tuple[Cost, ...]
 
 
+Ways = dict[tuple[int, ...], Way]  # of an operation, by the states of its operands
+Choice = Sequence[int] | Mapping[int, int]  # the state of each node
+
+
 class Maker:
     """Makes the problem of a trace in a setting.
 
@@ -84,11 +87,10 @@ class Maker:
     ):
         self.trace, self.setting, self.fixed, self.recomputes = trace, setting, fixed or {}, recomputes
         self.classes = tensor_classes(trace, self.fixed) if classes is None else classes
-        self.problem = Problem()
+        self.states: list[list] = []  # of each node
         self.costs = Parts()  # of any choice
         self.node_of: dict[int, int] = {}  # by class
         self.tables: dict[tuple[int, ...], dict[tuple[int, ...], Parts]] = {}
-        self.ways: dict[tuple[int, tuple[int, ...]], Way] = {}  # by operation and states
         self.readers = Counter(n for operation in trace.operations for n in set(operation.operands))
         self.keepers = Counter(root(trace.tensors, n) for operation in trace.operations for n in operation.keeps)
         self.members = Counter(self.classes)
@@ -98,72 +100,26 @@ class Maker:
         self.again: dict[str, int] = {}  # nodes of layers that may be computed again, by names without numbers
         pairs = ((operation.block, n) for operation in trace.operations for n in set(operation.operands) if n >= 0)
         self.takers = Counter((block, root(trace.tensors, n)) for block, n in pairs)
-
-    def make(self) -> Problem:
-        """The whole problem, in which all bytes count."""
         self._note_variables()
+        ways: list[Ways] = [{} for _ in self.distinct]
         known = -1
-        while known != (known := sum(map(len, self.problem.states))):  # layers that repeat make states for each other
-            for place, (operation, _) in enumerate(self.distinct):
-                self._find_ways(place, operation)
-        for place, (operation, count) in enumerate(self.distinct):
-            self._note(place, operation, count)
-        self.costs = self.costs.plus(Parts(self.setting.machine.step_seconds, self.trace.other_bytes))
-        for aside in self.trace.asides:
-            seconds, kept = aside_seconds(aside, self.setting), aside.kept_bytes * self.setting.num_rows
-            self.costs = self.costs.plus(Parts(seconds, activations=kept))
-        self.problem = self._problem(ALL)
-        return self.problem
+        while known != (known := sum(map(len, self.states))):  # layers that repeat make states for each other
+            for found, (operation, _) in zip(ways, self.distinct, strict=True):
+                self._find_ways(found, operation)
+        for found, (operation, count) in zip(ways, self.distinct, strict=True):
+            self._note(found, operation, count)
+        self.costs = self.costs.plus(Parts(setting.machine.step_seconds, trace.other_bytes))
+        for aside in trace.asides:
+            kept = aside.kept_bytes * setting.num_rows
+            self.costs = self.costs.plus(Parts(aside_seconds(aside, setting), activations=kept))
 
-    def counting(self, counted: Counted) -> "Maker":
-        """What was made, with a problem in which other bytes count beside those of variables and slots."""
-        other = copy.copy(self)
-        other.problem = self._problem(counted)
-        return other
-
-    def _problem(self, counted: Counted) -> Problem:
+    def problem(self, counted: Counted = ALL) -> Problem:
+        """The whole problem, in which these bytes count beside those of variables and slots."""
         tables = [
             Table(nodes, {place: cost.counting(counted) for place, cost in costs.items()})
             for nodes, costs in self.tables.items()
         ]
-        return Problem(self.problem.states, tables, *self.costs.counting(counted))
-
-    def complete(self, variables: Mapping[int, int]) -> list[int] | None:
-        """The states of all nodes that follow from those of some; None if layers that repeat would differ.
-
-        Args:
-            variables: the state of each node that `free_nodes` lists.
-        """
-        choice = dict(variables)
-        for place, (operation, _) in enumerate(self.distinct):
-            kinds = self._kinds(operation)
-            states = tuple(choice.get(self.node_of[kind], -1) for kind in kinds)
-            way = self.ways.get((place, states))
-            if way is None:
-                return None
-            for number, state in zip(operation.results, way.results, strict=True):
-                if choice.setdefault(self.node_of[self.classes[number]], state) != state:
-                    return None
-            for sent in way.moves:
-                choice[self._move_node(sent, dict(zip(kinds, states, strict=True)))] = 1
-        return [choice.get(node, 0) for node in range(len(self.problem.states))]
-
-    def nodes_of_operations(self) -> tuple[list[list[int]], list[list[int]]]:
-        """For each distinct operation the nodes that it reads, and those that it makes."""
-        operations = [operation for operation, _ in self.distinct]
-        reads = [[self.node_of[kind] for kind in self._kinds(operation)] for operation in operations]
-        return reads, [[self.node_of[self.classes[n]] for n in operation.results] for operation in operations]
-
-    def nodes_of_moves(self, way: Way) -> list[int]:
-        """The nodes of the moves that a way needs."""
-        return [
-            self.moves[self.classes[sent.once], sent.kind, sent.axis] for sent in way.moves if sent.once is not None
-        ]
-
-    @property
-    def free_nodes(self) -> list[int]:
-        """Those that the others follow from: of classes of variables, then of layers that may be computed once more."""
-        return [*self.variable_nodes, *self.again.values()]
+        return Problem(self.states, tables, *self.costs.counting(counted))
 
     @property
     def variable_nodes(self) -> list[int]:
@@ -177,18 +133,18 @@ class Maker:
         nodes = {self.node_of[self.classes[n]] for n, tensor in enumerate(self.trace.tensors) if tensor.path}
         return sorted(nodes, key=lambda node: (-weight[node], node))
 
-    def layouts(self, choice: Sequence[int]) -> dict[str, Axes]:
+    def layouts(self, choice: Choice) -> dict[str, Axes]:
         """How the variables lie by a choice; those that are whole are left out."""
         found = {}
         for number, tensor in enumerate(self.trace.tensors):
             if tensor.path:
                 node = self.node_of[self.classes[number]]
-                axes = self.problem.states[node][choice[node]]
+                axes = self.states[node][choice[node]]
                 if any(axes):
                     found[tensor.path] = axes
         return found
 
-    def recomputed(self, choice: Sequence[int]) -> tuple[str, ...]:
+    def recomputed(self, choice: Choice) -> tuple[str, ...]:
         """The names of the layers that are computed once more by a choice."""
         names = dict.fromkeys(operation.block for operation in self.trace.operations if operation.block)
         return tuple(name for name in names if self.again and choice[self.again[without_numbers(name)]])
@@ -214,7 +170,7 @@ class Maker:
                     options(parameter.shape, self.setting, self.fixed.get(parameter.path))
                 )
             node, use = self.node_of[kind], used[parameter.path]
-            for place, axes in enumerate(self.problem.states[node]):
+            for place, axes in enumerate(self.states[node]):
                 key = replace(parameter, path=""), axes, use
                 if key not in costs:
                     variable = Upkeep(parameter, axes, self.setting, use)
@@ -222,8 +178,8 @@ class Maker:
                 self._add((node,), (place,), costs[key])
 
     def _new_node(self, states: list) -> int:
-        self.problem.states.append(states)
-        return len(self.problem.states) - 1
+        self.states.append(list(states))
+        return len(self.states) - 1
 
     def _add(self, nodes: tuple[int, ...], place: tuple[int, ...], cost: Parts) -> None:
         table = self.tables.setdefault(nodes, {})
@@ -243,16 +199,20 @@ class Maker:
         found = dict.fromkeys(self.classes[n] for n in operation.operands if n >= 0)
         return [kind for kind in found if kind in self.node_of]
 
-    def _find_ways(self, place: int, operation: Operation) -> None:
-        """What becomes of an operation, for each way in which its operands may lie that was not looked at."""
+    def _product(self, kinds: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """All states that tensors of these classes may have together."""
+        return itertools.product(*(range(len(self.states[self.node_of[kind]])) for kind in kinds))
+
+    def _find_ways(self, found: Ways, operation: Operation) -> None:
+        """Adds what becomes of an operation for each way in which its operands may lie that was not looked at."""
         kinds = self._kinds(operation)
-        for states in itertools.product(*(range(len(self.problem.states[self.node_of[kind]])) for kind in kinds)):
-            if (place, states) not in self.ways:
-                self.ways[place, states] = self._way(operation, dict(zip(kinds, states, strict=True)))
+        for states in self._product(kinds):
+            if states not in found:
+                found[states] = self._way(operation, dict(zip(kinds, states, strict=True)))
 
     def _way(self, operation: Operation, state_of: dict[int, int]) -> Way:
         layouts = {
-            n: self.problem.states[self.node_of[self.classes[n]]][state_of[self.classes[n]]]
+            n: self.states[self.node_of[self.classes[n]]][state_of[self.classes[n]]]
             for n in operation.operands
             if n >= 0 and self.classes[n] in state_of
         }
@@ -276,13 +236,6 @@ class Maker:
     def _may_be_again(self, operation: Operation) -> bool:
         return self.recomputes and bool(operation.block)
 
-    def _again_node(self, operation: Operation) -> int:
-        """The node that says if the layer of an operation is computed once more, as those like it are."""
-        key = without_numbers(operation.block)
-        if key not in self.again:
-            self.again[key] = self._new_node(list(IS_DONE))
-        return self.again[key]
-
     def _is_shared(self, sent: Sent) -> bool:
         """True if other operations need the same move."""
         return sent.once is not None and self.readers[sent.once] > 1
@@ -291,55 +244,79 @@ class Maker:
         """The number of a state of a class of tensors, which is a new one if need be."""
         if kind not in self.node_of:
             self.node_of[kind] = self._new_node([])
-        states = self.problem.states[self.node_of[kind]]
+        states = self.states[self.node_of[kind]]
         if axes not in states:
             states.append(axes)
         return states.index(axes)
 
-    def _note(self, place: int, operation: Operation, count: int) -> None:
+    def _note(self, ways: Ways, operation: Operation, count: int) -> None:
         """The table of an operation, with a node for each move that others may need, too."""
         kinds = self._kinds(operation)
-        nodes = [self.node_of[self.classes[n]] for n in operation.results]
-        nodes = [self.node_of[kind] for kind in kinds] + nodes
-        choices = list(itertools.product(*(range(len(self.problem.states[self.node_of[kind]])) for kind in kinds)))
-        moves: dict[int, None] = {}
-        for states in choices:
-            for sent in self.ways[place, states].moves:
-                moves[self._move_node(sent, dict(zip(kinds, states, strict=True)))] = None
-        again = [self._again_node(operation)] if self._may_be_again(operation) else []
+        nodes = [self.node_of[kind] for kind in (*kinds, *(self.classes[n] for n in operation.results))]
+        needed = {
+            states: [self._move_node(sent, dict(zip(kinds, states, strict=True))) for sent in ways[states].moves]
+            for states in self._product(kinds)
+        }
+        moves = dict.fromkeys(itertools.chain.from_iterable(needed.values()))
+        again = []
+        if self._may_be_again(operation):  # as those of layers that are like it
+            key = without_numbers(operation.block)
+            if key not in self.again:
+                self.again[key] = self._new_node(IS_AGAIN)
+            again = [self.again[key]]
         scope = tuple(dict.fromkeys((*nodes, *moves, *again)))
-        for states in choices:
-            way = self.ways[place, states]
-            chosen: dict[int, int] = {}
-            pairs = zip(nodes, (*states, *way.results), strict=True)
-            if any(chosen.setdefault(node, state) != state for node, state in pairs):
+        for states, its_moves in needed.items():
+            way, chosen = ways[states], dict[int, int]()
+            if any(chosen.setdefault(*pair) != pair[1] for pair in zip(nodes, (*states, *way.results), strict=True)):
                 continue
-            needed = {self._move_node(sent, dict(zip(kinds, states, strict=True))) for sent in way.moves}
-            for done in itertools.product(*((True,) if move in needed else IS_DONE for move in moves)):
-                chosen.update(zip(moves, map(int, done), strict=True))
+            for moved in itertools.product(*((0,) if move in its_moves else (0, 1) for move in moves)):
+                chosen.update(zip(moves, moved, strict=True))
                 for number, (seconds, kept) in enumerate(way.costs):
                     chosen.update(dict.fromkeys(again, number))
-                    self._add(
-                        scope, tuple(chosen[node] for node in scope), Parts(count * seconds, activations=count * kept)
-                    )
+                    cost = Parts(count * seconds, activations=count * kept)
+                    self._add(scope, tuple(chosen[node] for node in scope), cost)
 
     def _move_node(self, sent: Sent, state_of: Mapping[int, int]) -> int:
         """The node that says if a move is made, with what that costs, given the state of the tensor."""
         assert sent.once is not None
         kind = self.classes[sent.once]
-        # What the model is given is whole, and has no node.
-        nodes = (self.node_of[kind],) if kind in self.node_of else ()
+        kinds = [kind] if kind in self.node_of else []  # what the model is given is whole, and has no node
         key = kind, sent.kind, sent.axis
         if key not in self.moves:
-            self.moves[key] = self._new_node(list(IS_DONE))
-            states = [range(len(self.problem.states[node])) for node in nodes]
-            # Its node stands first, unlike in tables of operations, of which one may be about the same nodes.
-            for place in itertools.product(range(len(IS_DONE)), *states):
-                self._add((self.moves[key], *nodes), place, Parts())
+            self.moves[key] = self._new_node(IS_MOVED)
+        # Its node stands first, unlike in tables of operations, of which one may be about the same nodes.
+        scope = (self.moves[key], *(self.node_of[kind] for kind in kinds))
+        if scope not in self.tables:
+            self.tables[scope] = {(moved, *states): Parts() for moved in (0, 1) for states in self._product(kinds)}
         seconds = self.members[kind] * self.setting.sent_seconds(sent)
-        here = (state_of[kind],) if nodes else ()
-        self.tables[self.moves[key], *nodes][1, *here] = Parts(seconds)
+        self.tables[scope][0, *(state_of[kind] for kind in kinds)] = Parts(seconds)
         return self.moves[key]
+
+
+def options(shape: Sequence[int], setting: Setting, fixed: Axes | None = None) -> list[Axes]:
+    """How a variable may lie: whole, a dim divided by each axis, and also stored in parts along the data axis.
+
+    The last is left out where a stage of ZeRO divides along the data axis.
+
+    Args:
+        shape: of the variable.
+        setting: where.
+        fixed: the one way if it is said already.
+    """
+    if fixed is not None:
+        return [tuple(fixed) or (None,) * len(shape)]
+
+    def divided(layout: Axes, axis: str) -> list[Axes]:
+        fitting = [d for d, size in enumerate(shape) if layout[d] is None and size % setting.mesh[axis] == 0]
+        return [(*layout[:dim], axis, *layout[dim + 1 :]) for dim in fitting]
+
+    found: list[Axes] = [(None,) * len(shape)]
+    for axis, size in setting.mesh.items():
+        if axis != setting.data_axis and size > 1:
+            found += [each for layout in list(found) for each in divided(layout, axis)]
+    if setting.mesh[setting.data_axis] > 1 and not setting.zero:  # the first dim is joined as it comes
+        found += [each for layout in list(found) for each in divided(layout, setting.data_axis)[:1]]
+    return found
 
 
 def held_cost(variable: Upkeep, bucket: float) -> Parts:

@@ -1,11 +1,15 @@
-"""Makes patterns of a layout map from the layouts of single variables: layers that are numbered share one."""
+"""Paths of variables and layers that differ in numbers only, and the patterns of a layout map that they share."""
 
 import re
 from collections.abc import Iterable, Mapping
 
 from keras_par.catalogue.strategy_file import Entry
 from keras_par.plan.layout import Axes
-from keras_par.searching.paths import without_numbers
+
+
+def without_numbers(path: str) -> str:
+    """A path in which layers that were numbered have one name."""
+    return re.sub(r"\d+", "#", path)
 
 
 def entries(layouts: Mapping[str, Axes], paths: Iterable[str]) -> tuple[Entry, ...]:

@@ -1,6 +1,7 @@
 """The search as a problem of its own: nodes with states, and tables of what states cost together."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Cost = tuple[float, float]  # seconds of a step, and bytes of a rank's memory
@@ -28,19 +29,21 @@ class Problem:
         tables: their costs add up.
         seconds: that any choice costs.
         num_bytes: that any choice takes.
+        kept: the one state that each of these nodes may have.
     """
 
     states: list[list] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     seconds: float = 0.0
     num_bytes: float = 0.0
+    kept: Mapping[int, int] = field(default_factory=dict)
 
-    def cost(self, choice: Sequence[int]) -> Cost | None:
-        """Of one state for each node; None if they cannot be together."""
-        seconds, num_bytes = self.seconds, self.num_bytes
-        for table in self.tables:
-            found = table.costs.get(tuple(choice[node] for node in table.nodes))
-            if found is None:
-                return None
-            seconds, num_bytes = seconds + found[0], num_bytes + found[1]
-        return seconds, num_bytes
+    def num_states(self, node: int) -> int:
+        """How many states a node may have."""
+        return 1 if node in self.kept else len(self.states[node])
+
+    def cost(self, choice: Sequence[int]) -> Cost:
+        """Of one state for each node; infinite if they cannot be together."""
+        places = ((table, tuple([choice[node] for node in table.nodes])) for table in self.tables)
+        costs = [table.costs.get(place, (math.inf, math.inf)) for table, place in places]
+        return self.seconds + sum(cost[0] for cost in costs), self.num_bytes + sum(cost[1] for cost in costs)

@@ -98,7 +98,7 @@ def search(
     Args:
         build: makes the compiled model, with `Input`s.
         batch_size: rows of a global batch.
-        search: "dynamic" finds the best; "recursive" halves the ranks and comes near it; "propagation" follows
+        search: "dynamic" finds the best; "recursive" looks at fewer meshes; "propagation" is "dynamic" with a
             `layout`; "exact" solves an integer program by scipy, to compare with.
         memory: of a rank, as "8GB" or in bytes; an equal part of the host's unless given.
         mesh: the ranks by rows and by one or two other axes, as `(2, 4)`; any unless given.
