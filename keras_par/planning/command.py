@@ -93,9 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.machine,
     )
     if arguments.html:
-        from keras_par.planning.plan_page import write_page
+        from keras_par.planning.page import write_plan
 
-        write_page(found, arguments.html)
+        write_plan(found, arguments.html)
         print(f"keras-par: wrote {arguments.html}", file=sys.stderr)
     print(json.dumps(found.as_json(), indent=1) if arguments.json else found)
     return 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from keras_par.catalogue.strategy_file import read_strategy, strategy_text
 from keras_par.distribution.load_strategy import find as find_file
-from keras_par.planning.found_page import write_page
 from keras_par.planning.model_file import build_from
+from keras_par.planning.page import write_found
 from keras_par.seam.install import install
 from keras_par.searching.explain import as_json, explanation
 from keras_par.searching.look import look_at
@@ -33,7 +33,7 @@ def search(arguments: argparse.Namespace, mesh: tuple[int, ...] | None, sizes: t
         arguments.write.write_text(strategy_text(answer.strategy), encoding="utf-8")
         print(f"keras-par: wrote {arguments.write}", file=sys.stderr)
     if arguments.html:
-        write_page(answer, arguments.model, arguments.html)
+        write_found(answer, arguments.model, arguments.html)
         print(f"keras-par: wrote {arguments.html}", file=sys.stderr)
     print(json.dumps(as_json(answer), indent=1) if arguments.json else explanation(answer))
     return 0

@@ -18,8 +18,6 @@ from keras_par.searching.explain import held, milliseconds
 from keras_par.searching.known_machines import machine_of, measured_here
 from keras_par.searching.look import look_at
 
-NOTHING = "No time and memory are predicted"
-
 
 @dataclass(frozen=True)
 class Outlook:
@@ -57,17 +55,13 @@ class Outlook:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Look:
-    """A model as it is looked at for a prediction, and the machine; or the sentence why it cannot be."""
-
-    trace: Trace | None = None
-    machine: Machine | None = None
-    hint: str = ""
+def nothing(why: str) -> Outlook:
+    """Where nothing is predicted."""
+    return Outlook(hints=(f"No time and memory are predicted: {why}",))
 
 
-def look(place: str, sizes: Sequence[int], machine: str | None) -> Look:
-    """Looks at the model that FILE:FUNCTION returns, without making its weights.
+def look(place: str, sizes: Sequence[int], machine: str | None) -> tuple[Trace, Machine] | Outlook:
+    """The trace of the model that FILE:FUNCTION returns, without making its weights, and the machine; or why not.
 
     Args:
         place: of the function.
@@ -78,17 +72,17 @@ def look(place: str, sizes: Sequence[int], machine: str | None) -> Look:
         ValueError: there is no such machine.
     """
     if machine is None and not measured_here().is_file():
-        return Look(hint=f"{NOTHING}: this machine was not measured: run 'keras-par calibrate', or give --machine.")
+        return nothing("this machine was not measured: run 'keras-par calibrate', or give --machine.")
     known = machine_of(machine)
     try:
         with as_if_unbuilt():
-            return Look(look_at(lambda: build_from(place), sizes), known)
+            return look_at(lambda: build_from(place), sizes), known
     except Exception as error:  # of the model's own, too: it may want values, which it has where it is planned
-        return Look(hint=f"{NOTHING}: {str(error).removeprefix('keras-par: ') or type(error).__name__}")
+        return nothing(str(error).removeprefix("keras-par: ") or type(error).__name__)
 
 
 def outlook(
-    seen: Look,
+    seen: tuple[Trace, Machine] | Outlook,
     description: Description,
     data_axis: str,
     num_ranks: int,
@@ -98,36 +92,35 @@ def outlook(
     """What a step would take with the layouts of a plan.
 
     Args:
-        seen: the model.
+        seen: as `look` has it.
         description: of the plan, whose variables say their layouts.
         data_axis: along which ranks have other rows.
         num_ranks: of the job.
         batch_size: rows on all ranks together.
         options: the strategy's.
     """
-    if seen.trace is None or seen.machine is None:
-        return Outlook(hints=(seen.hint,))
+    if isinstance(seen, Outlook):
+        return seen
+    trace, machine = seen
     stored = {row.path: row.axes for row in description.variables if any(row.axes)}
-    unknown = next(iter(stored.keys() - {parameter.path for parameter in seen.trace.parameters}), None)
+    unknown = next(iter(stored.keys() - {parameter.path for parameter in trace.parameters}), None)
     if unknown is not None:
-        return Outlook(
-            hints=(f"{NOTHING}: a second model of the function has no variable '{unknown}': give its layers names.",)
-        )
+        return nothing(f"a second model of the function has no variable '{unknown}': give its layers names.")
     if options.zero_ranks is not None:
-        return Outlook(hints=(f"{NOTHING}: nothing is known of replicas, which zero_ranks makes.",))
+        return nothing("nothing is known of replicas, which zero_ranks makes.")
     mesh = description.mesh or {data_axis: num_ranks}
-    blocks = {operation.block for operation in seen.trace.operations if operation.block}
+    blocks = {operation.block for operation in trace.operations if operation.block}
     again = {name for name in blocks if any(matches(pattern, name) for pattern in options.recompute)}
     if options.zero == 3:  # a layout along the data axis is what that stage made
         stored = {path: seen_by_operations(axes, data_axis) for path, axes in stored.items()}
-    setting = Setting(seen.machine, mesh, data_axis, batch_size, options.zero, options.zero_min_kb)
-    found = predict(seen.trace, stored, setting, again)
+    setting = Setting(machine, mesh, data_axis, batch_size, options.zero, options.zero_min_kb)
+    found = predict(trace, stored, setting, again)
     calls = [call.num_bytes for call in description.collectives["train_step"]]
     counted, sent = counted_bytes(found), sum(size for size in calls if size is not None)
     hints = []
     if counted != sent:
         hints.append(f"The predicted time counts {counted:,} bytes of collectives, the traced step sends {sent:,}.")
-    return Outlook(seen.machine, found, tuple(hints))
+    return Outlook(machine, found, tuple(hints))
 
 
 def counted_bytes(prediction: Prediction) -> int:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from keras_par.searching.problem import Problem
@@ -66,54 +66,43 @@ def solve(
     entries = [(table, place, cost) for table in problem.tables for place, cost in table.costs.items()]
     objective = np.array([0.0] * num_states + [cost[0] for _, _, cost in entries])
     held = np.array([0.0] * num_states + [cost[1] for _, _, cost in entries])
-    rows, columns, values, wanted = equations(problem, first)
-    matrix = coo_array((values, (rows, columns)), shape=(len(wanted), len(objective)))
+    found = list(equations(problem, first))
+    terms = [(factor, row, column) for row, (each, _) in enumerate(found) for column, factor in each]
+    values, rows, columns = zip(*terms, strict=True)
+    matrix, wanted = coo_array((values, (rows, columns)), (len(found), len(objective))), [value for _, value in found]
     constraints = [LinearConstraint(matrix.tocsr(), wanted, wanted)]
     if math.isfinite(capacity):
         constraints.append(LinearConstraint(held[None] / UNIT, -np.inf, (capacity - problem.num_bytes) / UNIT))
-    found = milp(
+    solved = milp(
         held / UNIT if of_bytes else objective * 1e3,  # milliseconds: HiGHS's tolerances are absolute
         integrality=np.ones_like(objective),
         bounds=Bounds(0, 1),
         constraints=constraints,
         options={"time_limit": seconds, "mip_rel_gap": GAP},
     )
-    if found.status == 2:
+    if solved.status == 2:
         return None
-    if found.x is None:
+    if solved.x is None:
         raise RuntimeError(f"keras-par: search='exact' found nothing in {seconds:g} seconds: use search='dynamic'.")
-    return [int(np.argmax(found.x[begin:end])) for begin, end in itertools.pairwise(first)]
+    return [int(np.argmax(solved.x[begin:end])) for begin, end in itertools.pairwise(first)]
 
 
-def equations(problem: Problem, first: Sequence[int]) -> tuple[list[int], list[int], list[float], list[float]]:
-    """Each node has one state, and its tables' cells are those of that: rows, columns and values, and what they equal.
+def equations(problem: Problem, first: Sequence[int]) -> Iterator[tuple[list[tuple[int, float]], float]]:
+    """Each node has one state, and its tables' cells are those of that: unknowns with their factors, and their sum.
 
     Args:
         problem: of which the unknowns are the states of all nodes, and the cells of all tables.
         first: the unknown of each node's first state.
     """
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
-    wanted: list[float] = []
-
-    def require(terms: list[tuple[int, float]], value: float) -> None:
-        rows.extend([len(wanted)] * len(terms))
-        columns.extend(column for column, _ in terms)
-        values.extend(factor for _, factor in terms)
-        wanted.append(value)
-
-    for node, states in enumerate(problem.states):
-        require([(first[node] + state, 1.0) for state in range(len(states))], 1.0)
-    column = first[-1]
+    for begin, end in itertools.pairwise(first):
+        yield [(state, 1.0) for state in range(begin, end)], 1.0
+    unknown = itertools.count(first[-1])
     for table in problem.tables:
-        by_state: dict[tuple[int, int], list[int]] = {}
-        for place in table.costs:
-            for node, state in zip(table.nodes, place, strict=True):
-                by_state.setdefault((node, state), []).append(column)
-            column += 1
-        for node in table.nodes:
-            for state in range(len(problem.states[node])):
-                terms = [(each, 1.0) for each in by_state.get((node, state), [])]
-                require([*terms, (first[node] + state, -1.0)], 0.0)
-    return rows, columns, values, wanted
+        cells: dict[tuple[int, int], list[tuple[int, float]]] = {
+            (node, state): [] for node in table.nodes for state in range(len(problem.states[node]))
+        }
+        for place, cell in zip(table.costs, unknown, strict=False):
+            for key in zip(table.nodes, place, strict=True):
+                cells[key].append((cell, 1.0))
+        for (node, state), terms in cells.items():
+            yield [*terms, (first[node] + state, -1.0)], 0.0

@@ -1,7 +1,7 @@
 """Says in text what a search found: the plan, what each layer costs, and why it is not another one."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from keras_par.searching.find import Candidate, Found
 
 WIDTH = 120
 LAYERS = 12  # of the most expensive that are shown
+OUTSIDE = "(outside of layers)"
+COSTS = ("ms a step", "longer", "a rank holds")
 DIVIDED = {  # by stage of ZeRO
     1: "the optimizer's state",
     2: "the optimizer's state and the gradients",
@@ -45,9 +47,10 @@ class Answer:
         plain = self.found.data_parallel
         return others if plain is None or not self.found.best.layouts else [("data parallel", plain), *others]
 
-    def longer(self, prediction: Prediction) -> str:
-        """How much longer another step takes."""
-        return f"{prediction.seconds / self.found.best.prediction.seconds - 1:+.2%}"
+    def costs(self, prediction: Prediction) -> tuple[str, str, str]:
+        """Milliseconds of another step, how much longer that is, and what a rank holds."""
+        longer = f"{prediction.seconds / self.found.best.prediction.seconds - 1:+.2%}"
+        return f"{prediction.seconds * 1e3:.3f}", longer, size(prediction.num_bytes)
 
     def note(self, prediction: Prediction) -> str:
         """That a plan does not fit into the memory, if so."""
@@ -75,53 +78,36 @@ def explanation(answer: Answer) -> str:
     )
     console.print(held(prediction))
     if entries:
-        layouts = Table("variables", "layout", box=None, pad_edge=False)
-        for entry in entries:
-            layouts.add_row(entry.pattern, divisions(entry.axes))
-        console.print(layouts)
+        console.print(table(("variables", "layout"), [(entry.pattern, divisions(entry.axes)) for entry in entries]))
     elif found.best.zero < 3:
         console.print("Every rank holds all variables: data parallel.")
     if found.best.zero:
         console.print(f"Ranks with other rows divide {DIVIDED[found.best.zero]}: zero={found.best.zero}.")
     if again := answer.strategy.options.get("recompute"):
         console.print(f"Computed again in the backward pass: {', '.join(again)}.")
-    console.print(layers_table(prediction))
-    console.print(others_table(answer))
+    most = sorted(prediction.by_layer.items(), key=lambda item: -item[1])[:LAYERS]
+    parts = [(layer or OUTSIDE, f"{each * 1e3:.3f}", f"{each / prediction.seconds:.1%}") for layer, each in most]
+    console.print(table(("layer", "ms a step", "part"), parts))
+    others = [(name, *answer.costs(each.prediction), answer.note(each.prediction)) for name, each in answer.other_plans]
+    console.print(table(("why not", *COSTS, ""), others))
     if answer.alternatives:
-        console.print(alternatives_table(answer))
+        rows = [
+            (
+                *(each.pattern, divisions(each.chosen), divisions(each.axes), *answer.costs(each.prediction)),
+                ", ".join(filter(None, [answer.note(each.prediction), "" if each.is_free else "others as they are"])),
+            )
+            for each in answer.alternatives
+        ]
+        console.print(table(("why not, for variables", "which lie", "so", *COSTS, ""), rows))
     return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
 
 
-def layers_table(prediction: Prediction) -> Table:
-    """The layers that take longest."""
-    table = Table("layer", "ms a step", "part", box=None, pad_edge=False)
-    for layer, seconds in sorted(prediction.by_layer.items(), key=lambda item: -item[1])[:LAYERS]:
-        table.add_row(layer or "(outside of layers)", f"{seconds * 1e3:.3f}", f"{seconds / prediction.seconds:.1%}")
-    return table
-
-
-def others_table(answer: Answer) -> Table:
-    """Why not: the best plan of each other mesh, and plain data parallel."""
-    table = Table("why not", "ms a step", "longer", "a rank holds", "", box=None, pad_edge=False)
-    for name, each in answer.other_plans:
-        table.add_row(name, *costs(answer, each.prediction), answer.note(each.prediction))
-    return table
-
-
-def alternatives_table(answer: Answer) -> Table:
-    """Why not: the next best layout of each class of variables, over the mesh that was found."""
-    columns = ("why not, for variables", "which lie", "so", "ms a step", "longer", "a rank holds", "")
-    table = Table(*columns, box=None, pad_edge=False)
-    for each in answer.alternatives:
-        notes = [answer.note(each.prediction), "" if each.is_free else "others as they are"]
-        layouts = divisions(each.chosen), divisions(each.axes)
-        table.add_row(each.pattern, *layouts, *costs(answer, each.prediction), ", ".join(filter(None, notes)))
-    return table
-
-
-def costs(answer: Answer, prediction: Prediction) -> tuple[str, str, str]:
-    """Milliseconds, how much longer that is, and what a rank holds."""
-    return f"{prediction.seconds * 1e3:.3f}", answer.longer(prediction), size(prediction.num_bytes)
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Texts below each other."""
+    made = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def mesh_of(candidate: Candidate) -> str:

@@ -4,7 +4,7 @@ import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from keras_par.base.sizes import no_less, size
 from keras_par.plan.cost import Prediction, predict
@@ -108,6 +108,7 @@ def seconds_of(candidate: Candidate) -> float:
     return candidate.prediction.seconds
 
 
+@dataclass(eq=False)
 class Searcher:
     """Searches one trace.
 
@@ -115,19 +116,16 @@ class Searcher:
         trace: as `find` has them, with the other arguments.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        machine: Machine,
-        batch_size: int,
-        mode: Search,
-        capacity: float,
-        fixed: Mapping[str, Axes],
-        num_axes: int,
-    ):
-        self.trace, self.machine, self.batch_size, self.mode = trace, machine, batch_size, mode
-        self.capacity, self.fixed, self.num_axes = capacity, fixed, num_axes
-        self._classes: Sequence[int] = tensor_classes(trace, fixed)
+    trace: Trace
+    machine: Machine
+    batch_size: int
+    mode: Search
+    capacity: float
+    fixed: Mapping[str, Axes]
+    num_axes: int
+
+    def __post_init__(self) -> None:
+        self._classes: Sequence[int] = tensor_classes(self.trace, self.fixed)
         self._best: dict[tuple[int, ...], Candidate | None] = {}
         self._fastest: dict[tuple[int, ...], Candidate | None] = {}
         self._predictions: dict[tuple, Prediction] = {}
@@ -324,8 +322,7 @@ class Searcher:
 
         `exact` would take minutes for them all, and `dynamic` finds what fits as well.
         """
-        mode: Search = "dynamic" if self.mode == "exact" else self.mode
-        searcher = Searcher(self.trace, self.machine, self.batch_size, mode, self.capacity, self.fixed, self.num_axes)
+        searcher = replace(self, mode="dynamic") if self.mode == "exact" else self
         for doubling in range(1, MORE_RANKS):
             wanted = num_ranks << doubling
             if any(map(searcher.can_hold, meshes(wanted, self.num_axes))):

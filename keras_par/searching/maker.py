@@ -87,6 +87,7 @@ class Maker:
     ):
         self.trace, self.setting, self.fixed, self.recomputes = trace, setting, fixed or {}, recomputes
         self.classes = tensor_classes(trace, self.fixed) if classes is None else classes
+        self._problems: dict[Counted, Problem] = {}
         self.states: list[list] = []  # of each node
         self.costs = Parts()  # of any choice
         self.node_of: dict[int, int] = {}  # by class
@@ -115,11 +116,13 @@ class Maker:
 
     def problem(self, counted: Counted = ALL) -> Problem:
         """The whole problem, in which these bytes count beside those of variables and slots."""
-        tables = [
-            Table(nodes, {place: cost.counting(counted) for place, cost in costs.items()})
-            for nodes, costs in self.tables.items()
-        ]
-        return Problem(self.states, tables, *self.costs.counting(counted))
+        if counted not in self._problems:
+            tables = [
+                Table(nodes, {place: cost.counting(counted) for place, cost in costs.items()})
+                for nodes, costs in self.tables.items()
+            ]
+            self._problems[counted] = Problem(self.states, tables, *self.costs.counting(counted))
+        return self._problems[counted]
 
     @property
     def variable_nodes(self) -> list[int]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 DATA, MODEL, MODEL_2 = "batch", "model", "model_2"
 AXES = (DATA, MODEL, MODEL_2)
+NUM_AXES = (2, 3)
 
 
 def named(sizes: Sequence[int]) -> dict[str, int]:
@@ -70,22 +71,3 @@ def factors(number: int) -> list[int]:
         return []
     first = next(each for each in range(2, number + 1) if number % each == 0)
     return [first, *factors(number // first)]
-
-
-def mesh_of(sizes: Sequence[int] | None) -> dict[str, int] | None:
-    """The mesh that is asked for, None for none.
-
-    Raises:
-        ValueError: it has other than two or three sizes.
-    """
-    if sizes is not None and len(sizes) not in (2, 3):
-        raise ValueError(
-            f"keras-par: mesh={tuple(sizes)!r} has not two or three sizes: give ranks by rows and by the other axes."
-        )
-    return None if sizes is None else named(sizes)
-
-
-def require_axes(num_axes: int) -> None:
-    """Raises ValueError if meshes cannot have so many axes."""
-    if num_axes not in (2, 3):
-        raise ValueError(f"keras-par: axes={num_axes!r} cannot be searched: give 2 or 3.")

@@ -11,7 +11,6 @@ from keras_par.base.sizes import bytes_of
 from keras_par.catalogue.strategy_file import Strategy, parse_strategy, strategy_text
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
-from keras_par.comm.communicator import Communicator
 from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.load_strategy import model_parallel
 from keras_par.distribution.model_parallel import ModelParallel
@@ -28,7 +27,7 @@ from keras_par.searching.find import find
 from keras_par.searching.known_machines import machine_of, measured_here
 from keras_par.searching.look import look_at
 from keras_par.searching.measure import measure
-from keras_par.searching.meshes import AXES, DATA, mesh_of, require_axes
+from keras_par.searching.meshes import AXES, DATA, NUM_AXES, named
 from keras_par.searching.patterns import entries, names
 
 
@@ -150,7 +149,10 @@ def found_for(asked: Asked, look: Callable[[], Trace]) -> tuple[Strategy, str]:
         return Strategy("plan"), "There is one rank: nothing can be divided."
     with as_if_unbuilt():
         if asked.machine is None and not job.all_gather_object(measured_here().is_file(), "kp.search.machine")[0]:
-            keep(measure())
+            machine = measure()
+            if job.rank == 0:  # for searches to come
+                measured_here().parent.mkdir(parents=True, exist_ok=True)
+                measured_here().write_text(machine.text(), encoding="utf-8")
         text, reasons, complaint = "", "", None
         if job.rank == 0:
             try:
@@ -160,7 +162,9 @@ def found_for(asked: Asked, look: Callable[[], Trace]) -> tuple[Strategy, str]:
                 if not str(error).startswith("keras-par: "):  # the model's own, which ends the job with its stack
                     raise
                 complaint = str(error)
-    text, reasons = first_of(job, [text, reasons], complaint)
+    text, reasons, complaint = job.all_gather_object([text, reasons, complaint], "kp.search")[0]
+    if complaint is not None:
+        raise AgreedValueError(complaint)
     return parse_strategy(text, "the plan", "plan"), reasons
 
 
@@ -172,8 +176,14 @@ def found_by(asked: Asked, look: Callable[[], Trace], num_ranks: int, name: str)
     """
     if asked.search not in values_of(Search):
         raise ValueError(f"keras-par: search={asked.search!r} is unknown, use {one_of(values_of(Search))}.")
-    require_axes(asked.axes)
-    memory, mesh = bytes_of(asked.memory), mesh_of(asked.mesh)
+    if asked.axes not in NUM_AXES:
+        raise ValueError(f"keras-par: axes={asked.axes!r} cannot be searched: give 2 or 3.")
+    memory, sizes = bytes_of(asked.memory), asked.mesh
+    if sizes is not None and len(sizes) not in NUM_AXES:
+        raise ValueError(
+            f"keras-par: mesh={tuple(sizes)!r} has not two or three sizes: give ranks by rows and by the other axes."
+        )
+    mesh = None if sizes is None else named(sizes)
     machine = asked.machine if isinstance(asked.machine, Machine) else machine_of(asked.machine)
     trace = look()
     fixed = said_layouts(trace, asked.layout or {})
@@ -182,18 +192,6 @@ def found_by(asked: Asked, look: Callable[[], Trace], num_ranks: int, name: str)
     again = names(found.best.recomputed, {operation.block for operation in trace.operations})
     setting = Setting(machine, found.best.mesh, DATA, asked.batch_size, found.best.zero)
     return Answer(found, strategy_of(found, patterns, again, name), alternatives(trace, setting, fixed, found))
-
-
-def first_of(job: Communicator, value: list[str], complaint: str | None) -> list[str]:
-    """Rank 0's value on all ranks, or its complaint, which all raise.
-
-    Raises:
-        AgreedValueError: rank 0 has a complaint.
-    """
-    value, complaint = job.all_gather_object([value, complaint], "kp.search")[0]
-    if complaint is not None:
-        raise AgreedValueError(complaint)
-    return value
 
 
 def strategy_from(plan: Strategy, reasons: str) -> PlannedDataParallel | PlannedModelParallel:
@@ -208,13 +206,6 @@ def strategy_from(plan: Strategy, reasons: str) -> PlannedDataParallel | Planned
         made = PlannedDataParallel(**plan.options)
     made.plan, made.reasons = plan, reasons
     return made
-
-
-def keep(machine: Machine) -> None:
-    """Writes down what was measured, for searches to come."""
-    if world.current().rank == 0:
-        measured_here().parent.mkdir(parents=True, exist_ok=True)
-        measured_here().write_text(machine.text(), encoding="utf-8")
 
 
 def said_layouts(trace: Trace, layout: Mapping[str, Sequence[str | None]]) -> dict[str, Axes]:

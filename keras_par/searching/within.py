@@ -1,38 +1,16 @@
 """Solves a problem within a limit of memory, though what it adds up is not all held at the same time."""
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from keras_par.plan.cost import Prediction
-from keras_par.searching.problem import Problem
+from keras_par.searching import dynamic, exact
 
 TRIES = 6  # for each sum of bytes
 PATIENCE = 3  # of which one must fit
 NEAR = 1.005  # times the least that a step within the limit can take is good enough
 
 Step = tuple[list[int], Prediction]
-
-
-class Solver(Protocol):
-    """What solves a problem in one memory after another.
-
-    Attributes:
-        problem: which.
-        leanest: the choice that takes the fewest bytes, None if there is none.
-        fewest_bytes: that any choice takes, so far as that is known.
-    """
-
-    problem: Problem
-
-    @property
-    def leanest(self) -> list[int] | None: ...
-
-    @property
-    def fewest_bytes(self) -> float: ...
-
-    def solve(self, capacity: float = math.inf) -> list[int] | None:
-        """A choice that fits, None if there is none."""
+Solver = dynamic.Solver | dynamic.PartSolver | exact.Solver
 
 
 def within(limit: float, solvers: Sequence[Solver], predicted: Callable[[list[int]], Prediction]) -> Step | None:
