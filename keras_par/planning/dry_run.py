@@ -5,8 +5,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import keras
-
 from keras_par.comm import world
 from keras_par.comm.counting import Call
 from keras_par.comm.planned import PlannedCommunicator
@@ -16,6 +14,7 @@ from keras_par.planning.model_file import build_from
 from keras_par.planning.outlook import Outlook, look, outlook
 from keras_par.seam.call.dry_step import trace_training_step
 from keras_par.seam.models.binding import bind, bound
+from keras_par.searching.look import prepare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +73,7 @@ def plan(
         seen = look(place, sizes, machine)
         with loaded.scope():
             model = build_from(place)
-            if not model.built:
-                raise ValueError(f"keras-par: the model at '{place}' is not built: give it an Input, or call it once.")
-            if not model.compiled:
-                model.compile("sgd", loss=lambda y, output: keras.ops.mean(output, axis=-1))
+            prepare(model)
             if bound(model) is None:
                 bind(model)
             trace_training_step(model, batch_size, sizes)

@@ -28,9 +28,7 @@ def look_at(build: Callable[[], keras.Model], sizes: Sequence[int] = ()) -> Trac
     """
     with without_values():
         model = build()
-        require_built(model)
-        if not model.compiled:
-            model.compile("sgd", loss=lambda y, output: keras.ops.mean(output, axis=-1))
+        prepare(model)
         model.optimizer.build(model.trainable_variables)
     return trace_of(model, model.optimizer, sizes)
 
@@ -41,16 +39,23 @@ def look_at_built(model: keras.Model, sizes: Sequence[int] = ()) -> Trace:
     Raises:
         ValueError: see `look_at`.
     """
-    require_built(model)
+    prepare(model)
     with values_hidden(model.variables), without_values():
         optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
         optimizer.build(model.trainable_variables)
         return trace_of(model, optimizer, sizes)
 
 
-def require_built(model: keras.Model) -> None:
+def prepare(model: keras.Model) -> None:
+    """Compiles a model that is not, for SGD on the mean of its outputs.
+
+    Raises:
+        ValueError: the model is not built.
+    """
     if not model.built:
         raise ValueError(f"keras-par: model '{model.name}' is not built: give it an Input, or call it once.")
+    if not model.compiled:
+        model.compile("sgd", loss=lambda y, output: keras.ops.mean(output, axis=-1))
 
 
 def trace_of(model: keras.Model, optimizer: keras.optimizers.Optimizer, sizes: Sequence[int]) -> Trace:
