@@ -23,6 +23,7 @@ from keras_par.agent.beats import Beats
 from keras_par.agent.installed import installed
 from keras_par.agent.states import Exit, State, as_message, brief
 from keras_par.base.addresses import own_address
+from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, proof
 
 SCENARIOS = ("calm", "crash", "deaf", "hang", "interrupt", "silent")
 LOOK_SECONDS, STACK_SECONDS, HEARING_SECONDS, LEAVING_SECONDS = 1.0, 0.5, 1.5, 0.3
@@ -62,7 +63,7 @@ class Job:
             self.after(0.01 * first / WAVE, lambda first=first: self._begin(first))
         while self._num_left:
             for key, _ in self.selector.select(max(0.0, self._due[0][0] - time.monotonic()) if self._due else None):
-                key.data.read()
+                key.data.hear()
             while self._due and self._due[0][0] <= time.monotonic():
                 heapq.heappop(self._due)[2]()
         counts = {"sent": self.sent, "heard": self.heard, "bytes": self.bytes, "stops": sorted(self.stops)}
@@ -109,33 +110,27 @@ class Job:
                 self.after(HEARING_SECONDS * (0.5 + share / 2), lambda rank=rank, what=what: rank.end(**what))
 
 
-class Rank:
+class Rank(wire.Channel):
     """One rank and its agent: what they would say, and what they do when they are told something."""
 
     def __init__(self, job: Job, rank: int):
         self._job, self.rank = job, rank
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.connect(tuple(job.invited["addresses"][0]))
-        self._pieces, self._own = wire.Pieces(), secrets.token_bytes(wire.NONCE_BYTES)
-        self._challenge: bytes | None = None
+        connection = socket.create_connection(job.invited["addresses"][0])
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(connection)
+        self._own, self._challenge = secrets.token_bytes(NONCE_BYTES), b""
         self._is_greeted, self._has_ended = False, False
-        job.selector.register(self._socket, selectors.EVENT_READ, self)
+        job.selector.register(connection, selectors.EVENT_READ, self)
 
-    def read(self) -> None:
-        """Takes in what has come."""
-        try:
-            data = self._socket.recv(65536)
-        except ConnectionResetError:
-            data = b""
-        self._job.bytes[1] += len(data)
-        if not data:
-            return self._close()
-        self._pieces.add(data)
-        if not self._is_greeted and not self._greet():
-            return None
-        for content in self._pieces.whole():
-            self._obey(json.loads(content))
+    def hear(self) -> None:
+        """Takes in what has come, and does what it says."""
+        before = len(self._come)
+        if not self.read():
+            return self._leave()
+        self._job.bytes[1] += len(self._come) - before
+        if self._is_greeted or self._greet():
+            for message in self.messages():
+                self._obey(message)
         return None
 
     def end(self, status: int = 0, **what) -> None:
@@ -149,14 +144,12 @@ class Rank:
     def _greet(self) -> bool:
         """As `wire.greeted` does, without waiting."""
         key = self._job.invited["key"]
-        if self._challenge is None:
-            self._challenge = self._pieces.take(wire.NONCE_BYTES)
-            if self._challenge is not None:
-                self._socket.sendall(self._own + wire.proof(key, "agent", self._challenge, self._own))
-        shown = None if self._challenge is None else self._pieces.take(wire.PROOF_BYTES)
-        if shown is None or self._challenge is None:
+        if not self._challenge and (challenge := self.take(NONCE_BYTES)) is not None:
+            self._challenge = challenge
+            self.write(self._own + proof(key, "agent", challenge, self._own))
+        if (shown := self.take(PROOF_BYTES)) is None:
             return False
-        assert shown == wire.proof(key, "launcher", self._own, self._challenge)
+        assert shown == proof(key, "launcher", self._own, self._challenge)
         self._is_greeted = True
         self._send({"hello": self.rank, "time": time.time(), **self._job.about})
         return True
@@ -179,7 +172,7 @@ class Rank:
         elif kind in ("terminate", "kill"):
             self._job.after(LEAVING_SECONDS, lambda: self.end(status=-15, was_told=True))
         elif kind == "dismiss":
-            self._close()
+            self._leave()
 
     def _start(self, message: wire.Message) -> None:
         self._beats = Beats(message["beat"])
@@ -211,18 +204,17 @@ class Rank:
     def _send(self, message: wire.Message) -> None:
         if self._has_ended and "exit" not in message:
             return
-        data = wire.packed(message)
         self._job.sent[next(iter(message))] += 1
-        self._job.bytes[0] += len(data)
-        try:
-            self._socket.sendall(data)
-        except OSError:
-            self._close()
+        self.send(message)
 
-    def _close(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._job.selector.unregister(self._socket)
-            self._socket.close()
+    def write(self, data: bytes) -> None:
+        self._job.bytes[0] += len(data)
+        super().write(data)
+
+    def _leave(self) -> None:
+        if self.fileno() >= 0:
+            self._job.selector.unregister(self.socket)
+            self.close()
             self._job.note_end()
             self._has_ended = True
 

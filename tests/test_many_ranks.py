@@ -17,6 +17,7 @@ from benchmarks.agents import rehearse
 from keras_par.agent import wire
 from keras_par.agent.beats import Beats
 from keras_par.agent.states import Exit, State, brief, state_of
+from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES
 from keras_par.base.slots import slots
 from keras_par.cluster.hosts import Place
 from keras_par.job import failures, register
@@ -189,11 +190,11 @@ class Alone:
 def test_a_board_with_ten_thousand_failures_answers_shortly():
     board = failures.FailureBoard(Alone())
     for rank in range(10_000):
-        known = board._answer({"round_": 0, "rank": rank, "failure": "ValueError: x"})
-    assert known == failures.Known([(0, "ValueError: x"), (1, "ValueError: x")], 10_000, True)
-    known = board._answer({"round_": 0, "rank": 3, "failure": None})
+        known = board._note(rank, 0, "ValueError: x")
+    assert known == failures.Known([(0, "ValueError: x"), (1, "ValueError: x")], 10_000, True, [], 10_000)
+    known = board._note(3, 0)
     assert len(json.dumps(known, default=vars)) < 200
-    assert not board._answer({"round_": 1, "rank": 0, "failure": None}).count
+    assert not board._note(0, 1).count
     board._server.close()
 
 
@@ -216,7 +217,7 @@ def desk():
 
 def agent(desk: Switchboard) -> wire.Channel:
     invited = json.loads(desk.invitation)
-    return wire.Channel(wire.first_to_answer(invited["addresses"], invited["key"]))
+    return wire.first_to_answer(invited["addresses"], invited["key"])
 
 
 def test_who_knows_the_key_is_heard_and_answered(desk):
@@ -239,7 +240,7 @@ def test_of_too_many_strangers_the_first_are_turned_away(desk, monkeypatch):
     [address] = json.loads(desk.invitation)["addresses"]
     silent = [socket.create_connection(address, timeout=PATIENCE) for _ in range(10)]
     for each in silent[:6]:
-        assert len(wire.received(each, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not each.recv(1)
+        assert len(each.makefile("rb").read()) == NONCE_BYTES
     channel = agent(desk)
     channel.send({"hello": 1})
     assert comes_to_be(lambda: bool(heard))
@@ -253,8 +254,8 @@ def test_strangers_are_not_heard_and_keep_nobody_out(desk, monkeypatch):
     [[host, port]] = json.loads(desk.invitation)["addresses"]
     silent = [socket.create_connection((host, port), timeout=PATIENCE) for _ in range(50)]
     liar = socket.create_connection((host, port), timeout=PATIENCE)
-    liar.sendall(b"x" * (wire.NONCE_BYTES + wire.PROOF_BYTES) + wire.packed({"hello": 0}))
-    assert len(wire.received(liar, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not liar.recv(1)
+    liar.sendall(b"x" * (NONCE_BYTES + PROOF_BYTES) + (2).to_bytes(wire.LENGTH_BYTES) + b"{}")
+    assert len(liar.makefile("rb").read()) == NONCE_BYTES
     with pytest.raises(OSError, match="cannot be reached at any of"):
         wire.first_to_answer([[host, port]], "another key")
     channel = agent(desk)
@@ -262,7 +263,7 @@ def test_strangers_are_not_heard_and_keep_nobody_out(desk, monkeypatch):
     assert comes_to_be(lambda: bool(heard))
     assert [message for _, message in heard] == [{"hello": 1}]
     for each in silent:
-        assert len(wire.received(each, wire.NONCE_BYTES)) == wire.NONCE_BYTES and not each.recv(1)
+        assert len(each.makefile("rb").read()) == NONCE_BYTES
         each.close()
     liar.close()
     channel.close()
@@ -274,9 +275,9 @@ def test_an_agent_talks_to_nobody_who_does_not_know_the_key():
     def impostor():
         for _ in wire.CONNECT_SECONDS:
             connection, _ = door.accept()
-            connection.sendall(b"n" * wire.NONCE_BYTES)
+            connection.sendall(b"n" * NONCE_BYTES)
             connection.recv(1000)
-            connection.sendall(b"p" * wire.PROOF_BYTES)
+            connection.sendall(b"p" * PROOF_BYTES)
             connection.recv(1000)
             connection.close()
 
@@ -328,13 +329,13 @@ def test_what_an_end_does_not_read_yet_goes_when_it_does():
     message = {"output": "x" * 2**24}  # more than sockets hold
     own, other = map(wire.Channel, socket.socketpair())
     own.send(message)
-    assert own.has_more and own.is_behind
+    assert own.waiting and own.is_behind
     thread = threading.Thread(target=own.receive, args=(10,))
     thread.start()
     assert other.receive(10) == message
     other.send({"heard": True})
     thread.join()
-    assert not own.has_more
+    assert not own.waiting
     own.close()
     assert other.receive(10) is None
     other.close()

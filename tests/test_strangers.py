@@ -46,7 +46,7 @@ def board() -> Iterator[Served]:
     def ask(number: int) -> None:
         question = {"round_": number, "rank": 1, "failure": f"ValueError: {number}"}
         told = exchange.ask("127.0.0.1", own._port, own.token, question)
-        assert told is not None and told[0]["first"] == [[1, f"ValueError: {number}"]]
+        assert told is not None and told["first"] == [[1, f"ValueError: {number}"]]
 
     yield ("127.0.0.1", own._port), ask
     own._server.close()
@@ -65,7 +65,7 @@ def switchboard() -> Iterator[Served]:
     invited = json.loads(desk.invitation)
 
     def join(number: int) -> None:
-        channel = wire.Channel(wire.first_to_answer(invited["addresses"], invited["key"]))
+        channel = wire.first_to_answer(invited["addresses"], invited["key"])
         channel.send({"hello": number})
         assert comes_to_be(lambda: {"hello": number} in heard)
         channel.close()
@@ -170,15 +170,15 @@ def test_a_proof_is_of_one_connection_and_one_question():
         own = exchange.Exchange(True, 2, lambda question: "told", "kp-test")
         content = b'{"departures": 1}\n'
         with socket.create_connection((host, own.port), timeout=PATIENCE) as first:
-            nonce = wire.received(first, exchange.NONCE_BYTES)
+            nonce = first.recv(exchange.NONCE_BYTES)
             overheard = exchange.proof(own.key, "rank", nonce, content) + content
             first.sendall(overheard)
             assert first.makefile("rb").read().endswith(b'"told"')
         with socket.create_connection((host, own.port), timeout=PATIENCE) as second:
-            wire.received(second, exchange.NONCE_BYTES)
+            second.recv(exchange.NONCE_BYTES)
             second.sendall(overheard)
             assert second.makefile("rb").read() == b""
-        assert exchange.ask(host, own.port, own.key, {}) == ("told",)
+        assert exchange.ask(host, own.port, own.key, {}) == "told"
         assert exchange.ask(host, port, own.key, {}) is None  # whose key is another
         own.close()
 

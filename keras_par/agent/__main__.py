@@ -120,6 +120,7 @@ class Agent:
             self._watch(self._process.stderr, "stderr", self._output)
         self._read_notes = self._watch(self._process.notes, "notes", self._note)
         self._selector.register(wake_up, selectors.EVENT_READ, lambda: wake_up.recv(4096))
+        self._obey()  # what has come behind the job
         self._look()
         while self._process.poll() is None:
             self._wait(None)
@@ -178,7 +179,7 @@ class Agent:
     def _listen_to_all(self) -> None:
         """Waits for the launcher, and for more output unless the launcher has much to read yet."""
         if not self._is_alone:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.has_more else 0)
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.waiting else 0)
             self._listen(self._channel.fileno(), wanted, self._obey)
         is_wanted = self._is_draining or not self._channel.is_behind
         for descriptor, read in self._streams.items():
@@ -266,11 +267,14 @@ class Agent:
 
     def _obey(self) -> None:
         self._channel.flush()
-        orders = self._channel.hear()
-        if orders is None:
-            return self._part()
-        for order in orders:
-            self._carry_out(order)
+        is_there = self._channel.read()
+        try:
+            for order in self._channel.messages():
+                self._carry_out(order)
+        except ValueError:  # who says that is no launcher
+            is_there = False
+        if not is_there:
+            self._part()
 
     def _carry_out(self, order: wire.Message) -> None:
         if "look" in order:

@@ -1,6 +1,7 @@
-"""What servers that anybody may reach have in common: no connection lasts or takes more than those of ranks need."""
+"""What servers that anybody may reach have in common: none takes more than ranks need; who knows a key proves it."""
 
 import contextlib
+import hmac
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ from typing import Any
 
 READ_SECONDS = 3.0  # for the next bytes of a request; handlers take it as their `timeout`
 REQUEST_SECONDS = 10.0  # for a whole one, and its answer
+NONCE_BYTES, PROOF_BYTES = 16, 32
 OPEN_AT_LEAST, OPEN_PER_RANK = 256, 4  # connections at once; when one more comes, the oldest ends
 
 
@@ -76,3 +78,8 @@ class LimitedServer(ThreadingMixIn, TCPServer):
         del self._open[request]
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
+
+
+def proof(key: str, who: str, nonce: bytes, said: bytes) -> bytes:
+    """What only who knows the key can say of something, for one connection."""
+    return hmac.digest(key.encode(), who.encode() + nonce + said, "sha256")

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from socketserver import StreamRequestHandler
 from typing import Any
 
-from keras_par.base.limited import READ_SECONDS, LimitedServer
+from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, READ_SECONDS, LimitedServer, proof
 
-NONCE_BYTES, PROOF_BYTES = 16, 32
 MOST_BYTES, MOST_ANSWER_BYTES = 2**17, 2**19
 TRIES = 2  # of a question; many connections of strangers may have ended the first
 KEY_BYTES = 16
@@ -65,29 +64,22 @@ class Handler(StreamRequestHandler):
         self.wfile.write(proof(self.server.key, "rank 0", nonce, answer) + answer)
 
 
-def ask(host: str, port: int, key: str, question: dict[str, Any]) -> tuple[Any] | None:
-    """The answer to a question, alone in a tuple; None if rank 0 is gone, or who answers does not know the key.
+def ask(host: str, port: int, key: str, question: dict[str, Any]) -> Any:
+    """The answer to a question; None if rank 0 is gone, or who answers does not know the key.
 
     Raises:
         OSError: nobody listens there, or says anything.
     """
+    content = json.dumps(question).encode() + b"\n"
     for _ in range(TRIES):
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            if answered := ask_once(host, port, key, question):
-                return answered
+        with (
+            contextlib.suppress(ConnectionResetError, BrokenPipeError),
+            socket.create_connection((host, port), timeout=ANSWER_SECONDS) as connection,
+            connection.makefile("rb") as file,
+        ):
+            nonce = file.read(NONCE_BYTES)
+            connection.sendall(proof(key, "rank", nonce, content) + content)
+            shown, answer = file.read(PROOF_BYTES), file.read(MOST_ANSWER_BYTES)
+            if hmac.compare_digest(shown, proof(key, "rank 0", nonce, answer)):
+                return json.loads(answer)
     return None
-
-
-def ask_once(host: str, port: int, key: str, question: dict[str, Any]) -> tuple[Any] | None:
-    """The same, where no connection was ended because there were too many."""
-    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as connection:
-        file, content = connection.makefile("rb"), json.dumps(question).encode() + b"\n"
-        nonce = file.read(NONCE_BYTES)
-        connection.sendall(proof(key, "rank", nonce, content) + content)
-        shown, answer = file.read(PROOF_BYTES), file.read(MOST_ANSWER_BYTES)
-    return (json.loads(answer),) if hmac.compare_digest(shown, proof(key, "rank 0", nonce, answer)) else None
-
-
-def proof(key: str, who: str, nonce: bytes, content: bytes) -> bytes:
-    """What only who knows the key can say of a content, for one connection."""
-    return hmac.digest(key.encode(), who.encode() + nonce + content, "sha256")

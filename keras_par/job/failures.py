@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -34,11 +35,13 @@ SIGNS_OF_LEAVING = (
 
 @dataclass(frozen=True)
 class Known:
-    """What a rank is told of the failures so far: the first ones, as (rank, failure), and how many there are."""
+    """What a rank is told of all: the first failures, as (rank, failure), how many there are, and who has left."""
 
     first: list[tuple[int, str]] = field(default_factory=list)
     count: int = 0
-    is_alike: bool = True  # all have the same message
+    is_alike: bool = True  # all failures have the same message
+    left: list[int] = field(default_factory=list)  # the first ranks that have ended without a failure, in their order
+    num_missing: int = 0  # ranks that are not about to leave
 
 
 class FailureBoard:
@@ -50,9 +53,9 @@ class FailureBoard:
     def __init__(self, communicator: Communicator):
         self._rank, self._size = communicator.rank, communicator.size
         self._round = 0  # grows when all ranks have failed alike and may go on
-        self._rounds: dict[int, dict[int, str]] = {}  # rank 0's: each round's failures by rank, in the order of arrival
-        self._messages: dict[int, set[str]] = {}  # rank 0's: of each round
-        self._heard: set[int] = set()  # rank 0's: who has read a failure
+        self._rounds: dict[int, dict[int, str]] = defaultdict(dict)  # rank 0's: failures by rank, in order of arrival
+        self._messages: dict[int, set[str]] = defaultdict(set)  # rank 0's: of each round
+        self._heard: set[int] = set()  # rank 0's: who has read that another has failed or left
         self._left: list[int] = []  # rank 0's: who has left without a failure, in the order of leaving
         self._done: set[int] = set()  # rank 0's: who is about to leave
         self._lock = threading.Lock()
@@ -60,111 +63,67 @@ class FailureBoard:
         own = self._serve(communicator) if self._rank == 0 else None
         self._hosts, self._port, self.token = communicator.all_gather_object(own, "kp.failures")[0]
         if self._rank > 0:
-            self._send(departures=self._rank)  # which finds the address that leads there
+            self.tell()  # which finds the address that leads there
 
-    def report(self, message: str) -> Known:
-        """Appends this rank's failure; returns what is known, which is nothing if rank 0 is gone."""
-        return self._ask(message[:MOST_LETTERS])
-
-    def failures(self) -> Known:
-        """What has been reported so far."""
-        return self._ask(None)
-
-    def _pause(self, seconds: float) -> None:
-        """Waits before this rank asks again, the longer the more ranks may ask."""
-        time.sleep(max(seconds, self._size / ASKS_A_SECOND))
+    def tell(self, **what: Any) -> Known:
+        """Lets rank 0 know what `_note` takes, or nothing; returns what is known, nothing if rank 0 is gone."""
+        request = {"rank": self._rank, "round_": self._round, **what}
+        if self._server:
+            return self._note(**request)
+        for host in self._hosts:
+            with contextlib.suppress(OSError):
+                if (answer := ask(host, self._port, self.token, request)) is not None:
+                    self._hosts = [host]
+                    return Known(**answer | {"first": [tuple(entry) for entry in answer["first"]]})
+        return Known()
 
     def leave(self) -> None:
         """Notes that this rank ends without a failure.
 
         Rank 0 then stays until all others have left, too, or have read it, at most HEARD_SECONDS.
         """
-        if not self._server:
-            self._send(left=self._rank)
-            return
-        self._note_left(self._rank)
-        world.stop()  # so that the others, which may wait for this rank in a collective, come and ask
-        deadline = time.monotonic() + HEARD_SECONDS
-        while len(self._heard.union(self._left)) < self._size and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    def departures(self) -> list[int]:
-        """The first ranks that have ended without a failure, in the order of their ends."""
-        return self._tell_departures(self._rank) if self._server else self._send(departures=self._rank) or []
+        self.tell(has_left=True)
+        if self._server:
+            world.stop()  # so that the others, which may wait for this rank in a collective, come and ask
+            self.wait_until_heard()
 
     def next_round(self) -> None:
         """Forgets the failures so far, once all ranks have failed alike and called this."""
         self._round += 1
 
     def wait_until_heard(self) -> None:
-        """On rank 0, keeps a failed job's board open until every rank has read it, at most HEARD_SECONDS."""
+        """On rank 0, keeps the board open until every rank has read it or has left, at most HEARD_SECONDS."""
         deadline = time.monotonic() + HEARD_SECONDS
-        while self._server and self._rounds and len(self._heard) < self._size and time.monotonic() < deadline:
-            time.sleep(0.05)
+        while self._server and len(self._heard.union(self._left)) < self._size and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def wait_until_done(self) -> None:
         """Returns once every rank has called it or rank 0 has left, at the latest after LEAVE_SECONDS."""
         deadline = time.monotonic() + LEAVE_SECONDS
-        while time.monotonic() < deadline:
-            missing = self._note_done(self._rank) if self._server else self._send(done=self._rank)
-            if not missing:
-                return
-            self._pause(0.02)
-
-    def _note_done(self, rank: int) -> int:
-        """Notes that a rank is about to leave; returns how many are not."""
-        with self._lock:
-            self._done.add(rank)
-            return self._size - len(self._done)
-
-    def _note_left(self, rank: int) -> None:
-        with self._lock:
-            self._left.append(rank)
-
-    def _tell_departures(self, rank: int) -> list[int]:
-        with self._lock:
-            if self._left:
-                self._heard.add(rank)
-            return self._left[:MOST_TOLD]
-
-    def _answer(self, request: dict[str, Any]) -> Any:
-        if "done" in request:
-            return self._note_done(request["done"])
-        if "left" in request:
-            return self._note_left(request["left"])
-        if "departures" in request:
-            return self._tell_departures(request["departures"])
-        return self._enter(**request)
+        while self.tell(is_done=True).num_missing and time.monotonic() < deadline:
+            time.sleep(max(0.02, self._size / ASKS_A_SECOND))
 
     def _serve(self, communicator: Communicator) -> tuple[list[str], int, str]:
         one_host = communicator.local_size == communicator.size
-        self._server = Exchange(one_host, self._size, self._answer, "kp-failures")
+        self._server = Exchange(one_host, self._size, lambda request: self._note(**request), "kp-failures")
         return ["127.0.0.1"] if one_host else own_addresses(), self._server.port, self._server.key
 
-    def _enter(self, round_: int, rank: int, failure: str | None) -> Known:
+    def _note(
+        self, rank: int, round_: int, failure: str | None = None, is_done: bool = False, has_left: bool = False
+    ) -> Known:
+        """Takes in what a rank has told, and answers it."""
         with self._lock:
-            known = self._rounds.get(round_, {})
+            known, messages = self._rounds[round_], self._messages[round_]
             if failure is not None:
-                known = self._rounds.setdefault(round_, known)
-                self._messages.setdefault(round_, set()).add(known.setdefault(rank, failure))
-            if known:
+                messages.add(known.setdefault(rank, failure))
+            if has_left:
+                self._left.append(rank)
+            if is_done:
+                self._done.add(rank)
+            if known or self._left:
                 self._heard.add(rank)
-            return Known(list(islice(known.items(), MOST_TOLD)), len(known), len(self._messages.get(round_, ())) < 2)
-
-    def _ask(self, failure: str | None) -> Known:
-        if self._server:
-            return self._enter(self._round, self._rank, failure)
-        answer = self._send(round_=self._round, rank=self._rank, failure=failure)
-        return Known(**answer | {"first": [tuple(entry) for entry in answer["first"]]}) if answer else Known()
-
-    def _send(self, **request) -> Any:
-        """Rank 0's answer to a request, None if it is gone."""
-        for host in self._hosts:
-            with contextlib.suppress(OSError):
-                if answered := ask(host, self._port, self.token, request):
-                    self._hosts = [host]
-                    return answered[0]
-        return None
+            first, left = list(islice(known.items(), MOST_TOLD)), self._left[:MOST_TOLD]
+            return Known(first, len(known), len(messages) < 2, left, self._size - len(self._done))
 
 
 _board: FailureBoard | None = None
@@ -192,7 +151,7 @@ def leave_together() -> None:
         return
     if world.current().has_groups:
         _board.wait_until_done()
-    if not _board.failures().count:
+    if not _board.tell().count:
         _board.leave()
 
 
@@ -210,10 +169,11 @@ def explain(error: Exception) -> Exception:
     if isinstance(error, AgreedError):
         told: Exception = error
     elif is_consequence(error):
-        told = RuntimeError(name_culprit(_board.failures().first, _board.departures(), _board._rank))
+        known = _board.tell()
+        told = RuntimeError(name_culprit(known.first, known.left, _board._rank))
     else:
         told = error
-        known = wait_for_all(_board.report(summary(error)))
+        known = wait_for_all(_board.tell(failure=summary(error)[:MOST_LETTERS]))
         if known.count == _board._size:
             if known.is_alike:
                 tell_launcher(error, on_all_ranks=True)
@@ -239,7 +199,7 @@ def wait_for_all(known: Known) -> Known:
     deadline = time.monotonic() + ALIKE_SECONDS
     while known.count < _board._size and (rest := deadline - time.monotonic()) > 0:
         time.sleep(min(max(0.1, _board._size / ASKS_A_SECOND), rest))
-        known = _board.failures()
+        known = _board.tell()
     return known
 
 

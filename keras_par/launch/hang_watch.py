@@ -4,10 +4,11 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
+from keras_par.agent.wire import Channel
 from keras_par.launch.connections import Connections
 from keras_par.launch.console import Console
 from keras_par.launch.culprit import Hang, find_hang
-from keras_par.launch.members import Members, Speaker
+from keras_par.launch.members import Members
 from keras_par.launch.rank_names import named
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.stay import find_stay
@@ -31,7 +32,7 @@ class HangWatch:
         self._folder, self._console = folder, console
         self._connections = Connections(members)
         self._aborts = False
-        self._held: Collection[Speaker] = ()
+        self._held: Collection[Channel] = ()
         self._hang: Hang | None = None  # whose stacks are awaited
         self._told: Hang | None = None  # and not over yet
         self._stacks: dict[int, str] = {}
@@ -47,7 +48,7 @@ class HangWatch:
         """Takes in which hosts do not answer that of a rank."""
         self._connections.note(self._members.of_rank[rank].host, hosts)
 
-    def look(self, aborts: bool, held: Collection[Speaker] = ()) -> bool:
+    def look(self, aborts: bool, held: Collection[Channel] = ()) -> bool:
         """True once a hang has been told that ends the job.
 
         Args:

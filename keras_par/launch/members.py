@@ -3,26 +3,17 @@
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from keras_par.agent.states import Exit, State
-from keras_par.agent.wire import Message
-
-
-class Speaker(Protocol):
-    """What sends an agent messages, and knows its address and port."""
-
-    @property
-    def peer(self) -> tuple[str, int]: ...
-
-    def send(self, message: Message) -> None: ...
+from keras_par.agent.wire import Channel
 
 
 @dataclass
 class Member:
     """What the launcher knows of one rank."""
 
-    channel: Speaker
+    channel: Channel
     host: str
     state: State
     end: Exit | None = None

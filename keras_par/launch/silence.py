@@ -4,9 +4,9 @@ import math
 import time
 from collections.abc import Collection, Iterator
 
-from keras_par.agent.wire import SILENCE_SECONDS
+from keras_par.agent.wire import SILENCE_SECONDS, Channel
 from keras_par.launch.engines import Plan
-from keras_par.launch.members import Member, Members, Speaker
+from keras_par.launch.members import Member, Members
 from keras_par.launch.watch import Watch
 
 DEAD_SECONDS = 6.0  # of silence, when ranks are being ended, whose agents speak each second: the host is gone
@@ -27,7 +27,7 @@ class Silence:
         self._plan, self._members, self._watch = plan, members, watch
         self._began = self._looked = time.monotonic()
 
-    def look(self, ordered: float | None, held: Collection[Speaker]) -> Iterator[tuple[int, Member]]:
+    def look(self, ordered: float | None, held: Collection[Channel]) -> Iterator[tuple[int, Member]]:
         """The members whose agents must be gone.
 
         Args:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from keras_par.agent import wire
 from keras_par.base.addresses import own_addresses
+from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, proof
 
 BACKLOG = 4096  # connections that wait to be greeted; the kernel may allow fewer
 MOST_STRANGERS = 2**13  # at once; when one more comes, the first is turned away
 STRANGER_SECONDS = 20.0  # for somebody who connects to prove that the launcher has started him
-PIECE = 2**16
 OTHER_FILES = 200  # that the launcher opens besides connections
 
 
@@ -24,33 +24,21 @@ class RoomError(RuntimeError):
     """This process may not open a file for each rank; one sentence about what to do."""
 
 
-class Line:
-    """The launcher's end of one agent's connection, which never waits; sending to an end that is gone does nothing."""
+class Line(wire.Channel):
+    """The launcher's end of one agent's connection."""
 
     def __init__(self, connection: socket.socket, switchboard: "Switchboard"):
-        self.socket, self._switchboard = connection, switchboard
-        self.challenge: bytes | None = secrets.token_bytes(wire.NONCE_BYTES)  # None once it is answered
+        super().__init__(connection)
+        self._switchboard = switchboard
+        self.challenge: bytes | None = secrets.token_bytes(NONCE_BYTES)  # None once it is answered
         self.began = time.monotonic()
         self.rank: int | None = None  # for who listens
-        self.pieces = wire.Pieces()
-        self.waiting = bytearray()  # to be sent
         self.is_open = True
 
-    def send(self, message: wire.Message) -> None:
-        """Sends a message, anything JSON can carry, as soon as the other end takes it."""
-        self.write(wire.packed(message))
-
-    def write(self, data: bytes) -> None:
-        if not self.is_open:
-            return
-        self.waiting += data
-        if len(self.waiting) == len(data):
-            self._switchboard.flush(self)
-
-    @property
-    def peer(self) -> tuple[str, int]:
-        """The address and port of the other end."""
-        return self.socket.getpeername()
+    def flush(self) -> None:
+        """Sends what is to be sent, as much as goes now, and the rest later."""
+        super().flush()
+        self._switchboard.listen(self)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -84,7 +72,7 @@ class Switchboard:
                 self._admit()
                 continue
             if events & selectors.EVENT_WRITE:
-                self.flush(line)
+                line.flush()
             if events & selectors.EVENT_READ and line.is_open:
                 yield from self._read(line)
         self._turn_away()
@@ -92,7 +80,7 @@ class Switchboard:
     def hold(self, line: Line, message: wire.Message) -> None:
         """Keeps a message for `release`, and hears nothing more of its line until then."""
         self._held[line] = message
-        self._listen(line)
+        self.listen(line)
 
     def release(self) -> Iterator[tuple[Line, wire.Message | None]]:
         """The messages that were kept, and what followed them."""
@@ -101,23 +89,12 @@ class Switchboard:
             yield line, message
             if line not in self._held:
                 yield from self._messages(line)
-            self._listen(line)
+            self.listen(line)
 
     @property
     def held(self) -> frozenset[Line]:
         """The lines that are not heard."""
         return frozenset(self._held)
-
-    def flush(self, line: Line) -> None:
-        """Sends what a line has to send, as much as goes now."""
-        try:
-            while line.waiting:
-                del line.waiting[: line.socket.send(line.waiting)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            line.waiting.clear()  # who reads learns it by the end of the stream
-        self._listen(line)
 
     def drop(self, line: Line) -> None:
         """Ends a connection."""
@@ -149,11 +126,9 @@ class Switchboard:
                 continue
             if len(self._strangers) >= MOST_STRANGERS:
                 self.drop(next(iter(self._strangers)))
-            connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = Line(connection, self)
             self._strangers[line] = None
-            self._selector.register(connection, selectors.EVENT_READ, line)
             assert line.challenge is not None
             line.write(line.challenge)
 
@@ -164,30 +139,24 @@ class Switchboard:
             self.drop(line)
 
     def _read(self, line: Line) -> Iterator[tuple[Line, wire.Message | None]]:
-        try:
-            data = line.socket.recv(PIECE)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        line.pieces.add(data)
+        is_there = line.read()
         if line.challenge is not None and not self._greet(line):
-            return None if data else self.drop(line)
+            return None if is_there else self.drop(line)
         yield from self._messages(line)
-        if not data and line.is_open:
+        if not is_there and line.is_open:
             self.drop(line)
             yield line, None
 
     def _greet(self, line: Line) -> bool:
         """True once the other end has shown that it knows the key; one that does not is dropped."""
-        answer = line.pieces.take(wire.NONCE_BYTES + wire.PROOF_BYTES)
+        answer = line.take(NONCE_BYTES + PROOF_BYTES)
         if answer is None or line.challenge is None:
             return False
-        theirs, shown = answer[: wire.NONCE_BYTES], answer[wire.NONCE_BYTES :]
-        if not hmac.compare_digest(shown, wire.proof(self._key, "agent", line.challenge, theirs)):
+        theirs, shown = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+        if not hmac.compare_digest(shown, proof(self._key, "agent", line.challenge, theirs)):
             self.drop(line)
             return False
-        line.write(wire.proof(self._key, "launcher", theirs, line.challenge))
+        line.write(proof(self._key, "launcher", theirs, line.challenge))
         line.challenge = None
         self._strangers.pop(line, None)
         return True
@@ -195,15 +164,15 @@ class Switchboard:
     def _messages(self, line: Line) -> Iterator[tuple[Line, wire.Message | None]]:
         """The messages of a line that have arrived, as long as none of it is held."""
         try:
-            for content in line.pieces.whole():
-                yield line, json.loads(content.decode())
+            for message in line.messages():
+                yield line, message
                 if line in self._held or not line.is_open:
                     return
         except ValueError:  # it is no agent
             self.drop(line)
             yield line, None
 
-    def _listen(self, line: Line) -> None:
+    def listen(self, line: Line) -> None:
         """Waits for what a line waits for now."""
         if not line.is_open:
             return
