@@ -24,6 +24,25 @@ from keras_par.launch.settings import HANG_SECONDS, Settings, shows_everything
 from keras_par.launch.worlds import FixedWorlds
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user has ended the ranks by a signal, also where the caller takes no notice of it."""
+
+    def __init__(self, number: int):
+        super().__init__(f"by {signal.Signals(number).name}")
+        self.number = number
+
+
+@contextlib.contextmanager
+def signals_passed_on() -> Iterator[None]:
+    """Gives a signal to the caller's own handler, which may end the process, once all within has been taken away."""
+    try:
+        yield
+    except Interrupted as interrupt:
+        signal.raise_signal(interrupt.number)
+        raise
+
+
+@signals_passed_on()
 def run(
     train: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -48,12 +67,11 @@ def run(
 
     It is for notebooks and plain scripts. The ranks are started and watched as by `keras-par run`: their output, and
     the errors of those that fail, are shown where this is called. The function is pickled with what it uses, so that it
-    may be a lambda or a notebook's own, and a script needs no `if __name__ == "__main__"`. It begins with `kp.init()`,
-    as a script does. What the caller has imported or has in memory, such as a model, the ranks do not share.
-    Interrupting the call ends the ranks as Ctrl-C ends `keras-par run`.
+    may be a lambda or a notebook's own, and a script needs no `if __name__ == "__main__"`. What the caller has imported
+    or has in memory, such as a model, the ranks do not share. Interrupting the call ends the ranks as Ctrl-C does.
 
     Args:
-        train: the function that each rank calls.
+        train: the function that each rank calls, which begins with `kp.init()`.
         args: its arguments, the same for each rank.
         kwargs: its arguments by name.
         np: number of ranks.
@@ -76,50 +94,64 @@ def run(
 
     Costs no collective of its own.
     """
-    refuse_ranks("kp.run")
-    require_ranks("np", np)
+    content = prepared("kp.run", "np", np, train, args, kwargs)
     where = places(np, [Host("localhost", np)] if hosts is None else parse_hosts(hosts))
-    chosen, content = engines.choose(engine), called.packed(train, args, kwargs or {})
-    is_here = engines.are_here(where)
+    chosen, is_here = engines.choose(engine), engines.are_here(where)
     if not is_here:
         require_reachable([place.host for place in where])
-    around = tempfile.TemporaryDirectory(prefix=".keras-par-", dir=None if is_here else os.getcwd())
-    with signals_passed_on(), around as name:
-        function, result = Path(name) / "function", f"{name}/result.{called.RANK}"
+    with tempfile.TemporaryDirectory(prefix=".keras-par-", dir=None if is_here else os.getcwd()) as folder:
+        function, result = Path(folder) / "function", f"{folder}/result.{called.RANK}"
         function.write_bytes(content)
         command = called.program(str(function), result)
         plan = engines.plan(chosen, where, command, os.environ, env or {}, AS_SET)
-        carry_out(plan, command, log_dir, verbose)
-        return [loaded(rank, kept(called.result_file(result, rank))) for rank in range(np)]
+        return carry_out(plan, command, log_dir, verbose, lambda rank: kept(called.result_file(result, rank)))
 
 
-def require_ranks(name: str, number: Any) -> None:
-    """Refuses what is no number of ranks.
+def prepared(
+    what: str, name: str, number: Any, train: Callable, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> bytes:
+    """The function that each rank calls, packed, once it is sure that ranks may be started.
 
-    Raises:
-        ValueError: it is none.
-    """
-    if isinstance(number, bool) or not isinstance(number, Integral) or not 1 <= int(number) <= MOST:
-        raise ValueError(
-            f"keras-par: {name}={repr(number)[:40]} is no number of ranks: give a whole number of at least 1."
-        )
-
-
-def refuse_ranks(what: str) -> None:
-    """Refuses to start ranks within one.
+    Args:
+        what: would start them.
+        name: of the number of ranks.
+        number: of ranks.
+        train: the function.
+        args: its arguments.
+        kwargs: its arguments by name.
 
     Raises:
         RuntimeError: this process is a rank.
+        TypeError: the function or an argument cannot be pickled.
+        ValueError: it is no number of ranks.
     """
     if (variable := rank_variables.told()) is not None:
         raise RuntimeError(
             f"keras-par: {what} starts ranks, but this process is a rank itself ({variable} is set): call the function "
             "directly, or start the script by plain 'python'."
         )
+    if isinstance(number, bool) or not isinstance(number, Integral) or not 1 <= int(number) <= MOST:
+        raise ValueError(
+            f"keras-par: {name}={repr(number)[:40]} is no number of ranks: give a whole number of at least 1."
+        )
+    return called.packed(train, args, kwargs or {})
 
 
-def carry_out(plan: Plan, command: Sequence[str], log_dir: str | Path | None, verbose: bool) -> None:
-    """Runs a job within this process, whose output is the caller's.
+def carry_out(
+    plan: Plan,
+    command: Sequence[str],
+    log_dir: str | Path | None,
+    verbose: bool,
+    result: Callable[[int], bytes | None],
+) -> list[Any]:
+    """Runs a job within this process, whose output is the caller's; what its ranks have returned.
+
+    Args:
+        plan: of the job.
+        command: what each rank runs.
+        log_dir: a folder for the output, or None.
+        verbose: True shows all of it.
+        result: gives what a rank returned, pickled, None if it did not.
 
     Raises:
         RuntimeError: a rank failed.
@@ -144,24 +176,7 @@ def carry_out(plan: Plan, command: Sequence[str], log_dir: str | Path | None, ve
         raise Interrupted(interrupts[0])
     if status != 0:
         raise RuntimeError("\n".join(["keras-par: " + (console.told or "the ranks were ended"), *console.why]))
-
-
-class Interrupted(KeyboardInterrupt):
-    """The user has ended the ranks by a signal, also where the caller takes no notice of it."""
-
-    def __init__(self, number: int):
-        super().__init__(f"by {signal.Signals(number).name}")
-        self.number = number
-
-
-@contextlib.contextmanager
-def signals_passed_on() -> Iterator[None]:
-    """Gives a signal to the caller's own handler, which may end the process, once all within has been taken away."""
-    try:
-        yield
-    except Interrupted as interrupt:
-        signal.raise_signal(interrupt.number)
-        raise
+    return [loaded(rank, result(rank)) for rank in range(len(plan.places))]
 
 
 class CallersConsole(Console):

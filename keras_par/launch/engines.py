@@ -45,8 +45,8 @@ class Plan:
     """
 
     engine: Engine
-    places: tuple[Place, ...]
-    command: tuple[str, ...]
+    places: Sequence[Place]
+    command: Sequence[str]
     environment: dict[str, str]
     warning: str | None
 
@@ -118,7 +118,7 @@ def plan(
             f"{most} ranks share the {len(available)} core(s) of a host, which is good for tests but slower than "
             f"{len(available)} rank(s)"
         )
-    return Plan(engine, tuple(places), (*start, *agent), environment, warning)
+    return Plan(engine, places, [*start, *agent], environment, warning)
 
 
 def settings(num_threads: int, is_bound: bool, environ: Mapping[str, str]) -> dict[str, str]:

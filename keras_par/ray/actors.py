@@ -28,7 +28,7 @@ class RayPlan(Plan):
     """
 
     group: Any
-    bundles: tuple[int, ...]
+    bundles: Sequence[int]
     resources: Mapping[str, float]
     content: bytes
     start_seconds: float

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from keras_par.agent import called
-from keras_par.launch.call import carry_out, loaded, refuse_ranks, require_ranks, signals_passed_on
+from keras_par.launch.call import carry_out, prepared, signals_passed_on
 from keras_par.ray.actors import RayPlan, places_of
 
 Placement = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 
 
+@signals_passed_on()
 def run(
     train: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -65,27 +66,14 @@ def run(
 
     Costs no collective of its own.
     """
-    refuse_ranks("kp.ray.run")
-    require_ranks("num_workers", num_workers)
+    content = prepared("kp.ray.run", "num_workers", num_workers, train, args, kwargs)
     resources = dict(resources_per_worker or {"CPU": 1})
-    content = called.packed(train, args, kwargs or {})
-    with signals_passed_on(), placed([dict(resources) for _ in range(num_workers)], placement, start_timeout) as group:
+    with placed([dict(resources) for _ in range(num_workers)], placement, start_timeout) as group:
         places, bundles = places_of(group)
         command = called.program("", "")  # each worker has files of its own
-        plan = RayPlan(
-            engine="gloo",
-            places=tuple(places),
-            command=tuple(command),
-            environment=dict(env or {}),
-            warning=None,
-            group=group,
-            bundles=tuple(bundles),
-            resources=resources,
-            content=content,
-            start_seconds=start_timeout,
-        )
-        carry_out(plan, command, log_dir, verbose)
-        return [loaded(rank, plan.results.get(rank)) for rank in range(num_workers)]
+        given = dict(env or {})
+        plan = RayPlan("gloo", places, command, given, None, group, bundles, resources, content, start_timeout)
+        return carry_out(plan, command, log_dir, verbose, plan.results.get)
 
 
 @contextlib.contextmanager
