@@ -19,9 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keras_par.agent import wire
-from keras_par.agent.beats import Beats
 from keras_par.agent.installed import installed
-from keras_par.agent.states import Exit, State, as_message, brief
+from keras_par.agent.states import Beats, Exit, State, as_message, brief
 from keras_par.base.addresses import own_address
 from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, proof
 

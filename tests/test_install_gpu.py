@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from keras_par.launch import cuda, install_horovod
-from keras_par.launch.build_environment import MOVED_HEADER, MOVED_HEADER_NOW, add_headers, build_environment
+from keras_par.launch.build_environment import (
+    MOVED_HEADER,
+    MOVED_HEADER_NOW,
+    InstallError,
+    add_headers,
+    build_environment,
+)
 from keras_par.launch.cuda import Cuda
-from keras_par.launch.pip import InstallError
 
 
 def make_toolkit(home: Path, version: str) -> Path:

@@ -14,14 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keras_par.agent import leftovers, notes, wire
-from keras_par.agent.beats import Beats
 from keras_par.agent.installed import installed
 from keras_par.agent.knocks import ANSWER_SECONDS, Knocks
-from keras_par.agent.lines import Lines
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
-from keras_par.agent.shown import is_bar, settled, whole_lines, without_chatter
-from keras_par.agent.states import FAULTS, Exit, State, as_message, brief
+from keras_par.agent.shown import Lines, is_bar, settled, whole_lines, without_chatter
+from keras_par.agent.states import FAULTS, Beats, Exit, State, as_message, brief
 from keras_par.agent.traceback_text import last_words, readable_stacks, summarize
 from keras_par.base import host_memory
 from keras_par.base.addresses import own_address

@@ -18,11 +18,11 @@ from keras_par.launch import verdict
 from keras_par.launch.account import Account
 from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
-from keras_par.launch.outcome import Outcome
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import Settings
 from keras_par.launch.supervisor import Supervisor
 from keras_par.launch.switchboard import RoomError, make_room
+from keras_par.launch.verdict import Outcome
 from keras_par.launch.watch import Watch
 from keras_par.launch.worlds import ChangingWorlds, Worlds
 

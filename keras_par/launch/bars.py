@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TextIO
 
 from keras_par.agent.shown import CODES, without_codes
-from keras_par.launch.stream import write
 
 LINE_SECONDS = 30.0  # between two lines of a bar that is not done, where there is no terminal
 ERASE, RESET = "\r\x1b[K", "\x1b[0m"
@@ -74,3 +73,15 @@ def clipped(text: str, width: int) -> str:
         shown.append(part if is_code else part[:room])
         room -= 0 if is_code else min(len(part), room)
     return "".join(shown)
+
+
+def write(stream: TextIO | None, text: str) -> None:
+    """Writes and flushes; what nobody can read any more is dropped."""
+    if stream is None or stream.closed:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -8,7 +8,6 @@ import sysconfig
 from pathlib import Path
 
 from keras_par.cluster.environment import scripts, search_path
-from keras_par.launch.pip import InstallError
 
 # Horovod 0.28.1 includes this header by the name it had before TensorFlow 2.20 moved XLA out of its tree.
 MOVED_HEADER = "tensorflow/compiler/xla/client/xla_builder.h"
@@ -30,6 +29,10 @@ CUstream_st* AsGpuStreamValue(Stream* stream) {{
 }}
 #endif
 """
+
+
+class InstallError(RuntimeError):
+    """A step of the installation failed; the message is one sentence that says which and what to do."""
 
 
 def build_environment(engine: str) -> dict[str, str]:

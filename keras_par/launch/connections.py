@@ -4,8 +4,8 @@ import contextlib
 import itertools
 from collections.abc import Sequence
 
+from keras_par.launch.culprit import named
 from keras_par.launch.members import Members
-from keras_par.launch.rank_names import named
 
 MOST_HOSTS = 64  # each knocks at all others
 MOST_NAMED = 3

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from keras_par.launch.bars import Bars
-from keras_par.launch.stream import write
+from keras_par.launch.bars import Bars, write
 
 LIMIT = 2000  # pieces of output that wait to be shown, before those who have more must wait
 CLOSE_SECONDS = 5.0  # for a terminal to take what is left

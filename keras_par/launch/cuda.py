@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_par.launch.pip import InstallError
+from keras_par.launch.build_environment import InstallError
 
 SITE = Path(sysconfig.get_paths()["platlib"])
 TOOLKIT = "nvidia/cu13"  # of nvidia-cuda-nvcc and what it asks for; NVIDIA's packages of CUDA 12 have no compiler

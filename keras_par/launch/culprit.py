@@ -1,16 +1,18 @@
 """Finds which rank holds up or brought down a job, from what all ranks were last seen doing."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from keras_par.agent.states import Exit, State
-from keras_par.launch.rank_names import named
 
 START = "kp.init"
 START_SECONDS = 120.0  # in which ranks connect, and the first job of a host compiles for them
 MOST_DESCRIBED = 4  # ranks, with where each of them is
 TOGETHER_SECONDS = 2.5  # ranks that get stuck at the same moment are seen to within two beats of each other
+LEAST_STAY_SECONDS = 12.0  # a rank that is done may wait so long for the others, before it leaves
+FEW, MOST_RUNS = 8, 8  # ranks, and runs of them, that a sentence names
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,26 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
     if any(state.quiet >= hang_after for state in stuck):
         return Hang(ranks(stuck), first_rank(states, stuck), describe_all(stuck))
     return None
+
+
+def find_stay(states: Sequence[State], hang_after: float) -> Hang | None:
+    """The ranks that cannot come to what others wait in, or whose scripts have ended long ago; None if there are none.
+
+    Args:
+        states: of the ranks that run.
+        hang_after: seconds without progress that make a hang.
+    """
+    over = [state for state in states if state.is_over]
+    late = [state for state in states if state.collectives and not state.is_over and state.quiet >= hang_after]
+    long = max(hang_after, LEAST_STAY_SECONDS)
+    left = [state for state in over if state.has_ended and not state.has_failed]  # else the supervisor ends them soon
+    stay = over if late else [state for state in left if state.quiet >= long]
+    if not stay:
+        return None
+    text = "; ".join(f"rank {state.rank} {state.why_over()}" for state in stay)
+    if late:
+        text += f"; {list_ranks(late)} wait{'s' if len(late) == 1 else ''} in {names(late)}"
+    return Hang(ranks(stay), late[0].rank if late else None, text)
 
 
 def all_waiting(waiting: Sequence[State]) -> list[State]:
@@ -189,3 +211,26 @@ def names(states: Sequence[State]) -> str:
 
 def list_ranks(states: Sequence[State]) -> str:
     return named(ranks(states))
+
+
+def named(numbers: Iterable[int]) -> str:
+    """The ranks as "rank 3", "ranks 0, 1 and 2", "ranks 0 to 6 and 8 to 9999" or "ranks 1, 3, ... and 4992 more"."""
+    numbers = sorted(numbers)
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    parts = [str(number) for number in numbers] if len(numbers) <= FEW else runs(numbers)
+    return f"ranks {listed(parts)}"
+
+
+def listed(parts: list[str]) -> str:
+    """A list in words."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def runs(numbers: list[int]) -> list[str]:
+    """Numbers that follow each other as one part, and at the end how many are left out."""
+    grouped = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0])]
+    shown = grouped[:MOST_RUNS]
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in shown]
+    left = len(numbers) - sum(map(len, shown))
+    return [*parts, f"{left} more"] if left else parts

@@ -7,11 +7,9 @@ from dataclasses import replace
 from keras_par.agent.wire import Channel
 from keras_par.launch.connections import Connections
 from keras_par.launch.console import Console
-from keras_par.launch.culprit import Hang, find_hang
+from keras_par.launch.culprit import Hang, find_hang, find_stay, named
 from keras_par.launch.members import Members
-from keras_par.launch.rank_names import named
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.stay import find_stay
 
 STACK_SECONDS = 3.0  # ranks have to answer
 MOST_STACKS = 8  # of ranks that hold up the others

@@ -21,8 +21,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from keras_par.base.cache import cache_folder
 from keras_par.cluster.environment import HOROVOD_VERSION, scripts
 from keras_par.launch import cuda
-from keras_par.launch.build_environment import add_headers, build_environment
-from keras_par.launch.pip import InstallError, pip
+from keras_par.launch.build_environment import InstallError, add_headers, build_environment
 
 ENGINES = ("mpi", "gloo")
 
@@ -110,6 +109,16 @@ def install_wheel(console: Console, key: BuildKey, wheel: Path) -> None:
     pip("install", "--no-deps", "--force-reinstall", str(wheel))
     verify(console, key)
     prepare_sums(console)
+
+
+def pip(*arguments: str) -> None:
+    """Runs this environment's pip quietly; raises InstallError with pip's last line if it fails."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        lines = result.stderr.strip().splitlines() or ["no message"]
+        said = next((line for line in lines if line.lower().startswith("error")), lines[-1])
+        raise InstallError(f"'pip {' '.join(arguments)}' failed: {said}")
 
 
 def tensorflow_version() -> str:

@@ -15,12 +15,12 @@ from keras_par.launch.ending import Ending
 from keras_par.launch.engines import Plan
 from keras_par.launch.hang_watch import HangWatch
 from keras_par.launch.members import Member, Members
-from keras_par.launch.outcome import Outcome, Teller
 from keras_par.launch.reception import Reception
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import Settings
 from keras_par.launch.silence import Silence
 from keras_par.launch.switchboard import Line
+from keras_par.launch.verdict import Outcome, Teller
 from keras_par.launch.watch import Watch
 
 TICK_SECONDS = 0.2
