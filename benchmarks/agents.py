@@ -72,30 +72,22 @@ def main() -> None:
 def launch(args: argparse.Namespace, scenario: str, folder: Path) -> int:
     """Runs the job, as `keras-par run` does; this process is the launcher."""
     from keras_par.cluster.hosts import Place
-    from keras_par.launch.account import Account
-    from keras_par.launch.attempts import noted_signals
+    from keras_par.launch.attempts import Job, noted_signals, supervise
     from keras_par.launch.console import Console
     from keras_par.launch.engines import Plan
     from keras_par.launch.run_folder import RunFolder
     from keras_par.launch.settings import Settings
-    from keras_par.launch.supervisor import Supervisor
-    from keras_par.launch.switchboard import make_room
+    from keras_par.launch.worlds import FixedWorlds
 
     notes = str(folder.with_suffix(".notes"))
     agents = ["benchmarks.simulated_agents", str(args.ranks), scenario, notes, "--seconds", str(args.seconds)]
     places = tuple(Place(rank, "localhost") for rank in range(args.ranks))
     plan = Plan("mpi", places, (sys.executable, "-m", *agents), {}, None)
     settings = Settings(False, True, False, args.hang_after, "abort")
-    make_room(args.ranks)
-    run_folder, console = RunFolder(folder), Console()
-    console.expect(args.ranks)
-    run_folder.describe(command=["simulated"], engine="mpi", num_ranks=args.ranks, started=time.time(), hosts={})
+    console = Console()
     with noted_signals() as interrupts:
-        account = Account()
-        account.begin()
-        supervisor = Supervisor(plan, settings, run_folder, console, interrupts, account, None, may_go_on=False)
-        status = supervisor.run().status
-    run_folder.event("end", f"the job ended with status {status}", status=status)
+        job = Job(["simulated"], FixedWorlds(places), lambda _: plan, 0, settings)
+        status = supervise(job, "mpi", RunFolder(folder), console, interrupts)
     console.close()
     return status
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from keras_par.agent import wire
 from keras_par.agent.installed import installed
-from keras_par.agent.states import Beats, Exit, State, as_message, brief
+from keras_par.agent.states import Beats, Exit, State, brief
 from keras_par.base.addresses import own_address
 from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, proof
 
@@ -138,7 +138,7 @@ class Rank(wire.Channel):
             self._has_ended = True
             place = "at step 7 of epoch 1"
             end = Exit(self.rank, self._job.host, status, time.time(), place=place, **what)
-            self._send({"exit": as_message(end)})
+            self._send({"exit": vars(end)})
 
     def _greet(self) -> bool:
         """As `wire.greeted` does, without waiting."""

@@ -3,8 +3,9 @@
 import argparse
 import dataclasses
 import itertools
+import math
 import os
-import selectors
+import select
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ from keras_par.agent.knocks import ANSWER_SECONDS, Knocks
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.shown import Lines, is_bar, settled, whole_lines, without_chatter
-from keras_par.agent.states import FAULTS, Beats, Exit, State, as_message, brief
+from keras_par.agent.states import FAULTS, Beats, Exit, State, brief
 from keras_par.agent.traceback_text import last_words, readable_stacks, summarize
 from keras_par.base import host_memory
 from keras_par.base.addresses import own_address
@@ -77,8 +78,8 @@ class Agent:
         if folder:
             self._log = RankLog(Path(folder) / f"rank.{rank}", job["attempt"], self._warn, job["beat"])
         self._forward = job["forward"]
-        self._selector = selectors.DefaultSelector()
-        self._streams: dict[int, Callable[[], bool]] = {}  # of output, and what reads each
+        self._reactions: dict[int, Callable[[], object]] = {}  # to what can be read
+        self._outputs: set[int] = set()  # those that are the program's
         self._is_draining = False
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._tails: dict[str, deque[str]] = {name: deque(maxlen=TAIL_LINES) for name in ("stdout", "stderr")}
@@ -93,6 +94,7 @@ class Agent:
     def run(self) -> None:
         """Starts the program; returns when it and all it has started are gone, and the launcher lets the agent go."""
         wake_up, _writer = sockets_of_signals()
+        self._reactions[self._channel.fileno()] = self._obey
         try:
             self._process = RankProcess(
                 self._command, {**os.environ, **self._job["environment"]}, self._job["merge_stderr"]
@@ -100,7 +102,7 @@ class Agent:
         except OSError as error:
             complaint = f"'{self._command[0]}' cannot be started ({error.strerror})"
             end = Exit(self._rank, socket.gethostname(), 126, time.time(), last_words=complaint)
-            self._channel.send({"exit": as_message(end)})
+            self._channel.send({"exit": vars(end)})
         else:
             self._see_through(wake_up)
         while not self._is_alone and not self._is_dismissed:
@@ -117,7 +119,7 @@ class Agent:
         if self._process.stderr:
             self._watch(self._process.stderr, "stderr", self._output)
         self._read_notes = self._watch(self._process.notes, "notes", self._note)
-        self._selector.register(wake_up, selectors.EVENT_READ, lambda: wake_up.recv(4096))
+        self._reactions[wake_up.fileno()] = lambda: wake_up.recv(4096)
         self._obey()  # what has come behind the job
         self._look()
         while self._process.poll() is None:
@@ -144,8 +146,7 @@ class Agent:
             except BlockingIOError:  # it was read since the event came
                 return False
             if not data:
-                self._streams.pop(descriptor, None)
-                self._listen(descriptor, 0)
+                self._reactions.pop(descriptor, None)
             lines.add(data)
             react(name, lines.whole() if data else lines.rest(), data)
             if lines.has_rest and not lines.is_awaited:
@@ -160,39 +161,31 @@ class Agent:
             else:
                 react(name, lines.rest(), b"")
 
-        self._listen(descriptor, selectors.EVENT_READ, read)
+        self._reactions[descriptor] = read
         if react == self._output:
-            self._streams[descriptor] = read
+            self._outputs.add(descriptor)
         return read
 
-    def _listen(self, descriptor: int, wanted: int, react: Callable[[], object] | None = None) -> None:
-        """Waits for what is `wanted` of a descriptor from now on."""
-        known = self._selector.get_map().get(descriptor)
-        if known is not None and known.events != wanted:
-            self._selector.unregister(descriptor)
-            known = None
-        if wanted and known is None:
-            self._selector.register(descriptor, wanted, react)
-
-    def _listen_to_all(self) -> None:
-        """Waits for the launcher, and for more output unless the launcher has much to read yet."""
-        if not self._is_alone:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.waiting else 0)
-            self._listen(self._channel.fileno(), wanted, self._obey)
-        is_wanted = self._is_draining or not self._channel.is_behind
-        for descriptor, read in self._streams.items():
-            self._listen(descriptor, selectors.EVENT_READ if is_wanted else 0, read)
-
     def _wait(self, seconds: float | None) -> bool:
-        """Reacts to what happens next, in at most `seconds`; False if nothing did."""
+        """Reacts to what happens next, in at most `seconds`; False if nothing did.
+
+        It reads no more output while the launcher has much to read yet.
+        """
         timer = min((when for when, _ in self._timers), default=None)
         if timer is not None:
             rest = max(0.0, timer - time.monotonic())
             seconds = rest if seconds is None else min(seconds, rest)
-        self._listen_to_all()
-        events = self._selector.select(seconds)
-        for key, _ in events:
-            key.data()
+        reads_output = self._is_draining or not self._channel.is_behind
+        poll = select.poll()
+        for descriptor in self._reactions:
+            if reads_output or descriptor not in self._outputs:
+                poll.register(descriptor, select.POLLIN)
+        if self._channel.waiting and not self._is_alone:
+            poll.register(self._channel, select.POLLIN | select.POLLOUT)
+        events = poll.poll(None if seconds is None else math.ceil(1000 * seconds))
+        for descriptor, _ in events:
+            if descriptor in self._reactions:
+                self._reactions[descriptor]()
         due = [each for each in self._timers if each[0] <= time.monotonic()]
         for each in due:
             self._timers.remove(each)
@@ -303,7 +296,7 @@ class Agent:
 
     def _part(self) -> None:
         """Ends the program, whose launcher is gone."""
-        self._listen(self._channel.fileno(), 0)
+        self._reactions.pop(self._channel.fileno(), None)
         self._is_alone = self._ends_engine = True
         self._terminate()
 
@@ -379,7 +372,7 @@ class Agent:
             steps=self._state.steps,
             log=str(self._log.path("stdout" if self._job["merge_stderr"] else "stderr")) if self._log else None,
         )
-        self._channel.send({"exit": as_message(end)})
+        self._channel.send({"exit": vars(end)})
 
 
 def sockets_of_signals() -> tuple[socket.socket, socket.socket]:

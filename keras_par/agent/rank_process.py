@@ -14,14 +14,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from keras_par.agent.leftovers import is_tracker
 from keras_par.agent.states import State
 from keras_par.base.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page, image_of
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TRACKER_SECONDS = 2.0  # for Python's trackers to unlink what is left
-TICKS = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -111,8 +111,6 @@ class RankProcess:
 
         Python's trackers of semaphores and shared memory come last: they clean up and end when all others are gone.
         """
-        import psutil
-
         while children := psutil.Process().children(recursive=True):
             victims = [child for child in children if not is_tracker(child)]
             if not victims:
@@ -128,8 +126,6 @@ class RankProcess:
 
     def _group(self) -> list[int]:
         """The processes of the program's group, itself first."""
-        import psutil
-
         others = []
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(ProcessLookupError):
@@ -140,8 +136,8 @@ class RankProcess:
     def state(self, rank: int) -> State:
         """Where the program is now."""
         page, now = self.page, time.monotonic()
-        status = process_status(self.pid)
-        self._rss, self._cpu = status.rss or self._rss, status.cpu or self._cpu
+        status, rss, cpu = process_status(self.pid)
+        self._rss, self._cpu = rss or self._rss, cpu or self._cpu
         in_step = PHASES[page.phase] == "step"
         names = page.collective or (page.graph_collectives if in_step else b"")
         waits = tuple(names.decode(errors="replace").split())
@@ -158,7 +154,7 @@ class RankProcess:
             step=page.step,
             steps=page.steps,
             quiet=now - self._progressed,
-            is_stopped=status.letter in "Tt",
+            is_stopped=status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
             has_closed=self.poll() is None and has_no_writer(self.notes),
             is_writing=is_writing,
             python_seconds=now - page.sampled if page.sampled else 0.0,
@@ -240,21 +236,14 @@ def seconds_by_phase(page: Page, now: float) -> dict[str, float]:
     return {phase: round(seconds, 4) for phase, seconds in result.items()}
 
 
-class ProcessStatus:
-    """What the kernel knows about a process: its state's letter, its memory in bytes, its processor time in seconds."""
-
-    def __init__(self, letter: str, rss: int, cpu: float):
-        self.letter, self.rss, self.cpu = letter, rss, cpu
-
-
-def process_status(pid: int) -> ProcessStatus:
-    """The status of a process, with the letter "X" if it is gone. See proc(5) for the fields."""
+def process_status(pid: int) -> tuple[str, int, float]:
+    """A process's state, its memory in bytes, its processor time in seconds; of one that is gone nothing."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ProcessStatus("X", 0, 0.0)
-    fields = text.rpartition(") ")[2].split()
-    return ProcessStatus(fields[0], int(fields[21]) * PAGE_BYTES, (int(fields[11]) + int(fields[12])) / TICKS)
+        with (process := psutil.Process(pid)).oneshot():
+            times = process.cpu_times()
+            return process.status(), process.memory_info().rss, times.user + times.system
+    except psutil.Error:
+        return psutil.STATUS_DEAD, 0, 0.0
 
 
 def catches(pid: int, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Cuts a rank's output into lines, without what a terminal is better without: overwritten bars, TensorFlow's chatter."""
+"""Cuts a rank's output into lines, and finds what a terminal is better without: overwritten bars, chatter."""
 
 import re
 

@@ -179,11 +179,6 @@ def state_of(rank: int, message: dict) -> State:
     return State(rank, **message | {"collectives": tuple(message.get("collectives", ()))})
 
 
-def as_message(end: Exit) -> dict:
-    """How a rank ended, as JSON can carry it."""
-    return dict(vars(end))
-
-
 DEFAULTS = vars(State(-1))
 JUDGED = (
     *("has_joined", "phase", "phase_seconds", "call", "collectives", "epoch", "step", "steps", "quiet"),

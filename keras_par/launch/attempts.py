@@ -15,11 +15,10 @@ from keras_par.base.version import VERSION
 from keras_par.cluster.hosts import ClusterError, Place
 from keras_par.cluster.reach import AS_SET, Ssh, execute, obstacles
 from keras_par.launch import verdict
-from keras_par.launch.account import Account
 from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.settings import Settings
+from keras_par.launch.settings import Run, Settings
 from keras_par.launch.supervisor import Supervisor
 from keras_par.launch.switchboard import RoomError, make_room
 from keras_par.launch.verdict import Outcome
@@ -56,14 +55,12 @@ class Attempts:
 
     Args:
         job: what is run.
-        folder: of the run.
-        console: where things are shown.
-        interrupts: the signals that the user has sent, appended to as they come.
+        run: what the attempts share.
     """
 
-    def __init__(self, job: Job, folder: RunFolder, console: Console, interrupts: list[int]):
-        self._job, self._folder, self._console, self._interrupts = job, folder, console, interrupts
-        self._account = Account()
+    def __init__(self, job: Job, run: Run):
+        self._job, self._run, self._account = job, run, run.account
+        self._folder, self._console, self._interrupts = run.folder, run.console, run.interrupts
         self._num_restarts = 0
         self._killed: str | None = None  # the host that a rank was killed on, at the end of the last attempt
         self._warning: str | None = None  # that was told
@@ -132,16 +129,7 @@ class Attempts:
         self._account.begin()
         began = time.time()
         try:
-            outcome = Supervisor(
-                plan,
-                self._job.settings,
-                self._folder,
-                self._console,
-                self._interrupts,
-                self._account,
-                watch,
-                may_go_on=self._may_restart,
-            ).run()
+            outcome = Supervisor(plan, self._run, watch, may_go_on=self._may_restart).run()
         finally:
             if watch is not None:
                 watch.close()
@@ -206,7 +194,7 @@ def supervise(job: Job, engine: str, folder: RunFolder, console: Console, interr
         python=platform.python_version(),
     )
     try:
-        status = Attempts(job, folder, console, interrupts).run()
+        status = Attempts(job, Run(job.settings, folder, console, interrupts)).run()
     finally:
         folder.close()
     if folder.complaint:

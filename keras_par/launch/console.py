@@ -6,7 +6,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TextIO
 
 from keras_par.launch.bars import Bars, write
 
@@ -46,7 +45,7 @@ class Console:
         """Prints lines of a rank, each behind its number."""
         prefix = self._prefix(rank)
         lines = "".join(f"{prefix}{line}\n" for line in text.splitlines())
-        self._enter(lambda: self._bars.beside(lambda: write(named(stream), lines)))
+        self._enter(lambda: self._bars.beside(lambda: write(getattr(sys, stream), lines)))
 
     def bar(self, rank: int, stream: str, text: str, is_done: bool) -> None:
         """Shows a line that a rank goes on to overwrite, or has overwritten for the last time.
@@ -56,7 +55,7 @@ class Console:
         """
         if len(self._waiting) > LIMIT and not is_done:
             return  # nobody reads
-        self._enter(lambda: self._bars.show(rank, named(stream), f"{self._prefix(rank)}{text}", is_done))
+        self._enter(lambda: self._bars.show(rank, getattr(sys, stream), f"{self._prefix(rank)}{text}", is_done))
 
     def say(self, text: str) -> None:
         """Prints a sentence of the launcher's own to standard error."""
@@ -113,7 +112,3 @@ def show_panel(title: str, lines: Sequence[str], stacks: dict[int, str]) -> None
             console.print(Text(f"Stack of rank {rank}, innermost call first:", style="bold"))
             console.print(Text(stack), soft_wrap=True)
         console.print(Rule(style="red"))
-
-
-def named(stream: str) -> TextIO | None:
-    return sys.stdout if stream == "stdout" else sys.stderr

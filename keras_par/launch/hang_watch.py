@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from keras_par.agent.wire import Channel
 from keras_par.launch.connections import Connections
-from keras_par.launch.console import Console
 from keras_par.launch.culprit import Hang, find_hang, find_stay, named
 from keras_par.launch.members import Members
-from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.settings import Run
 
 STACK_SECONDS = 3.0  # ranks have to answer
 MOST_STACKS = 8  # of ranks that hold up the others
@@ -20,14 +19,12 @@ class HangWatch:
 
     Args:
         members: the ranks.
-        hang_after: seconds without progress that are a hang.
-        folder: of the run.
-        console: where a hang is shown.
+        run: that they are of.
     """
 
-    def __init__(self, members: Members, hang_after: float, folder: RunFolder, console: Console):
-        self._members, self._hang_after = members, hang_after
-        self._folder, self._console = folder, console
+    def __init__(self, members: Members, run: Run):
+        self._members, self._hang_after = members, run.settings.hang_after
+        self._folder, self._console = run.folder, run.console
         self._connections = Connections(members)
         self._aborts = False
         self._held: Collection[Channel] = ()
@@ -122,11 +119,11 @@ class HangWatch:
         text = self._hang.text + self._connections.places(self._hang.culprits) + self._connections.broken()
         self._folder.event("hang", text, self._hang.culprits[0], stacks=stacks)
         then = "The job is ended." if self._ends else "The job goes on; '--on-hang abort' would end it."
-        title = f"hang: {culprits(self._hang)}"
-        self._console.panel(title, [capitalized(text), then], stacks)
+        title = f"hang: {named(self._hang.culprits)}"
+        self._console.panel(title, [f"{text[:1].upper()}{text[1:]}.", then], stacks)
 
     def _recover(self, told: Hang) -> None:
-        text = f"the job makes progress again, after {culprits(told)} held it up"
+        text = f"the job makes progress again, after {named(told.culprits)} held it up"
         self._console.say(text)
         self._folder.event("recovered", text, told.culprits[0])
         self._told = None
@@ -136,12 +133,3 @@ def shown(hang: Hang) -> tuple[int, ...]:
     """The ranks whose stacks are shown."""
     some = hang.culprits[:MOST_STACKS]
     return some if hang.witness is None else (*some, hang.witness)
-
-
-def culprits(hang: Hang) -> str:
-    return named(hang.culprits)
-
-
-def capitalized(text: str) -> str:
-    """A sentence."""
-    return f"{text[:1].upper()}{text[1:]}."

@@ -9,11 +9,9 @@ from keras_par.agent.installed import difference, installed
 from keras_par.agent.states import State
 from keras_par.base import host_memory
 from keras_par.base.addresses import lost_in_gloo
-from keras_par.launch.console import Console
 from keras_par.launch.engines import Plan
 from keras_par.launch.members import Member, Members
-from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.settings import Settings
+from keras_par.launch.settings import Run
 from keras_par.launch.switchboard import Line, Switchboard
 
 CLOCK_SECONDS = 2.0  # that hosts' clocks may differ by
@@ -27,51 +25,35 @@ class Reception:
 
     Args:
         plan: how it is started.
-        settings: what the user wants.
-        folder: of the run.
-        console: where output is shown.
+        run: that it is of.
         members: gets those that have arrived.
     """
 
-    def __init__(self, plan: Plan, settings: Settings, folder: RunFolder, console: Console, members: Members):
-        self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
-        self._members = members
-        self._switchboard = Switchboard(plan.is_one_host)
+    def __init__(self, plan: Plan, run: Run, members: Members):
+        self._plan, self._members = plan, members
+        self._settings, self._folder, self._console = run.settings, run.folder, run.console
+        self.switchboard = Switchboard(plan.is_one_host)
         self._exported = plan.exported
-        self._beat = beat_seconds(len(plan.places), settings.hang_after)
+        self._beat = beat_seconds(len(plan.places), run.settings.hang_after)
         self._installed = installed()
         self._clocks: set[str] = set()  # hosts whose clocks are off
         self.refusal: tuple[int, str] | None = None  # a rank, and why its host's ranks and this one's are no job
         self._refused = -math.inf  # when
-
-    @property
-    def invitation(self) -> str:
-        """By which agents find this and are let in."""
-        return self._switchboard.invitation
-
-    @property
-    def held(self) -> frozenset[Line]:
-        """The lines of agents that are not heard until there is room for their output."""
-        return self._switchboard.held
 
     def hear(self, seconds: float) -> Iterator[tuple[Line, wire.Message | None]]:
         """What agents say next, within so many seconds, each with its line, but output, which is shown.
 
         The first of a line is its hello, and the last is None, once its agent is gone.
         """
-        if self._switchboard.held and not self._console.is_full:
-            yield from self._all_but_output(self._switchboard.release())
-        yield from self._all_but_output(self._switchboard.hear(seconds))
-
-    def close(self) -> None:
-        """Ends the connections to all agents."""
-        self._switchboard.close()
+        if self.switchboard.held and not self._console.is_full:
+            yield from self._all_but_output(self.switchboard.release())
+        yield from self._all_but_output(self.switchboard.hear(seconds))
 
     def welcome(self, line: Line, hello: wire.Message) -> bool:
         """Makes an agent's rank a member and tells it what it runs; False if it cannot be one."""
         rank, host = hello["hello"], hello["host"]
         if self.refusal is None and (fault := self._fault_of(host, hello)) is not None:
-            self._refuse(rank, fault)
+            self.refusal, self._refused = (rank, fault), time.monotonic()
         if self.refusal is not None:
             line.close()
             return False
@@ -98,9 +80,6 @@ class Reception:
     def turns_away(self) -> bool:
         """True for a while after a refusal, in which the agents that the engine has started besides may come."""
         return time.monotonic() < self._refused + REFUSAL_SECONDS
-
-    def _refuse(self, rank: int, fault: str) -> None:
-        self.refusal, self._refused = (rank, fault), time.monotonic()
 
     def _fault_of(self, host: str, hello: wire.Message) -> str | None:
         """Why a host cannot take part, one sentence; None if it can."""
@@ -130,7 +109,7 @@ class Reception:
         if "bar" in message:
             self._console.bar(rank, message["output"], message["text"].rstrip(), message["bar"] == "done")
         elif self._console.is_full:
-            self._switchboard.hold(line, message)
+            self.switchboard.hold(line, message)
         else:
             self._console.output(rank, message["output"], message["text"])
 

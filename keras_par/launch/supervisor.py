@@ -8,16 +8,13 @@ from keras_par.agent import wire
 from keras_par.agent.leftovers import remove_session
 from keras_par.agent.states import Exit, State, state_of
 from keras_par.launch import verdict
-from keras_par.launch.account import Account
-from keras_par.launch.console import Console
 from keras_par.launch.culprit import first_failure
 from keras_par.launch.ending import Ending
 from keras_par.launch.engines import Plan
 from keras_par.launch.hang_watch import HangWatch
 from keras_par.launch.members import Member, Members
 from keras_par.launch.reception import Reception
-from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.settings import Settings
+from keras_par.launch.settings import Run
 from keras_par.launch.silence import Silence
 from keras_par.launch.switchboard import Line
 from keras_par.launch.verdict import Outcome, Teller
@@ -45,33 +42,20 @@ class Supervisor:
 
     Args:
         plan: how it is started.
-        settings: what the user wants.
-        folder: of the run.
-        console: where things are shown.
-        interrupts: the signals that the user has sent, appended to as they come.
-        account: of the steps that are done.
+        run: that it is of.
         watch: of the hosts, None where the job keeps its ranks.
         may_go_on: True if the job is started again after a failure.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        settings: Settings,
-        folder: RunFolder,
-        console: Console,
-        interrupts: list[int],
-        account: Account,
-        watch: Watch | None,
-        may_go_on: bool,
-    ):
-        self._plan, self._settings, self._folder, self._console = plan, settings, folder, console
-        self._interrupts, self._num_seen, self._account, self._watch = interrupts, 0, account, watch
+    def __init__(self, plan: Plan, run: Run, watch: Watch | None, may_go_on: bool):
+        self._plan, self._settings, self._folder, self._console = plan, run.settings, run.folder, run.console
+        self._interrupts, self._num_seen, self._account, self._watch = run.interrupts, 0, run.account, watch
         self._may_go_on = may_go_on
         self._members = Members()
-        self._reception = Reception(plan, settings, folder, console, self._members)
-        self._hang_watch = HangWatch(self._members, settings.hang_after, folder, console)
-        self._teller = Teller(plan, self._members, folder, console)
+        self._reception = Reception(plan, run, self._members)
+        self._switchboard = self._reception.switchboard
+        self._hang_watch = HangWatch(self._members, run)
+        self._teller = Teller(plan, self._members, run)
         self._ending: Ending | None = None
         self._change: str | None = None  # why all ranks stop for another world
         self._next_change = 0.0  # when that may be tried again
@@ -87,7 +71,7 @@ class Supervisor:
 
     def run(self) -> Outcome:
         """How it ended, once all ranks and the engine that started them are gone."""
-        self._engine = self._plan.start(self._reception.invitation)
+        self._engine = self._plan.start(self._switchboard.invitation)
         try:
             while not self._is_over():
                 self._react()
@@ -98,7 +82,7 @@ class Supervisor:
             self._engine.wait_unless(self._is_pressed, END_SECONDS if has_failed else RESULT_SECONDS)
         finally:
             self._kill_engine()
-            self._reception.close()
+            self._switchboard.close()
         return self._conclude(self._engine.close())
 
     def _react(self) -> None:
@@ -197,12 +181,12 @@ class Supervisor:
         self._look_for_silence()
         self._look_for_stay()
         is_watched = self._is_complete and self._deadline is None
-        if is_watched and self._hang_watch.look(self._ends_at_hang, self._reception.held):
+        if is_watched and self._hang_watch.look(self._ends_at_hang, self._switchboard.held):
             self._has_hung = self._ending is None
             self._deadline = time.monotonic()
 
     def _look_for_silence(self) -> None:
-        for rank, member in self._silence.look(self._ordered, self._reception.held):
+        for rank, member in self._silence.look(self._ordered, self._switchboard.held):
             self._note_vanished(rank, member)
         if not self._is_complete and not self._is_terminating:
             self._lost_at_start = self._silence.lost_at_start()

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 from keras_par.agent.states import Exit
 from keras_par.cluster.hosts import Place
-from keras_par.launch.console import Console
 from keras_par.launch.culprit import FEW, failed_alike, first_failure, named
 from keras_par.launch.engines import Plan
 from keras_par.launch.members import Members
-from keras_par.launch.run_folder import RunFolder
+from keras_par.launch.settings import Run
 from keras_par.launch.started import Started
 
 THREADS = "pthread_create"  # which failed, TensorFlow says before it aborts
@@ -161,12 +160,11 @@ class Teller:
     Args:
         plan: how the attempt was started.
         members: its ranks.
-        folder: of the run.
-        console: where it is shown.
+        run: that it is of.
     """
 
-    def __init__(self, plan: Plan, members: Members, folder: RunFolder, console: Console):
-        self._plan, self._members, self._folder, self._console = plan, members, folder, console
+    def __init__(self, plan: Plan, members: Members, run: Run):
+        self._plan, self._members, self._folder, self._console = plan, members, run.folder, run.console
 
     def name_failure(self) -> None:
         """Says who has failed first, while others are still there."""

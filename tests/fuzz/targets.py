@@ -204,7 +204,6 @@ def notes(draw: random.Random, folder: Path) -> None:
             text = mutations.text(draw, line, most=1).decode(errors="replace") if draw.random() < 0.3 else line
             agent._note("notes", f"{text}\n", b"")
     finally:
-        agent._selector.close()
         for file in filter(None, agent._log._files.values()):
             file.close()
     member: Any = SimpleNamespace(ahead=0.0)
