@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keras_par.base.slots import Slot, variables
@@ -30,9 +29,10 @@ def main() -> int:
         os.chdir(given["folder"])
     os.environ.update(given["environment"])
     address = first_to_answer(given["addresses"], given["port"])
-    places = [(slot, variables(slot, address, given["port"])) for slot in (Slot(**each) for each in given["slots"])]
+    slots = [Slot(**each) for each in given["slots"]]
+    places = [(slot, os.environ | variables(slot, address, given["port"])) for slot in slots]
     return Children().run(
-        Start(f"the agent of rank {slot.rank}", given["command"], subprocess.DEVNULL, {**os.environ, **own})
+        (f"the agent of rank {slot.rank}", subprocess.Popen(given["command"], stdin=subprocess.DEVNULL, env=own))
         for slot, own in places
     )
 
@@ -45,23 +45,6 @@ def first_to_answer(addresses: Sequence[str], port: int) -> str:
     return addresses[-1]
 
 
-@dataclass(frozen=True)
-class Start:
-    """How a process is started.
-
-    Args:
-        name: what it is called.
-        command: what is run, arguments that no shell sees.
-        stdin: of it, as Popen has it.
-        environment: its variables; None for those of this process.
-    """
-
-    name: str
-    command: Sequence[str]
-    stdin: Any
-    environment: Mapping[str, str] | None = None
-
-
 class EndedError(Exception):
     """This process was told to end."""
 
@@ -72,13 +55,16 @@ class Children:
     def __init__(self) -> None:
         self._running: dict[int, tuple[str, subprocess.Popen]] = {}
 
-    def run(self, starts: Iterable[Start]) -> int:
-        """Starts processes and waits for their ends; the status of the first that failed, as a shell has it."""
+    def run(self, starts: Iterable[tuple[str, subprocess.Popen]]) -> int:
+        """Waits for the ends of processes; the status of the first that failed, as a shell has it.
+
+        Args:
+            starts: starts one after another, and says what each is called.
+        """
         signal.signal(signal.SIGTERM, self._be_told)
         try:
-            for each in starts:
-                process = subprocess.Popen(each.command, stdin=each.stdin, env=each.environment)
-                self._running[process.pid] = (each.name, process)
+            for name, process in starts:
+                self._running[process.pid] = (name, process)
             while self._running:
                 pid, found = os.wait()
                 name, process = self._running.pop(pid)

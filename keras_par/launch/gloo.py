@@ -10,13 +10,14 @@ import json
 import os
 import shlex
 import socket
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_par.agent.starter import Children, Start
+from keras_par.agent.starter import Children
 from keras_par.agent.wire import VARIABLE
 from keras_par.base.addresses import own_addresses
 from keras_par.base.rendezvous import RendezvousServer
@@ -54,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def starts(
     about: Mapping[str, Any], by_host: Mapping[str, Sequence[Any]], others: Collection[str], ssh: Ssh
-) -> Iterator[Start]:
-    """How the agents of each host are started, those of `others` by ssh.
+) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Starts the agents of each host, those of `others` by ssh.
 
     Args:
         about: what all are given.
@@ -67,7 +68,8 @@ def starts(
         with os.fdopen(os.memfd_create("kp-start"), "w+b") as given:
             given.write(json.dumps({**about, "slots": places}).encode())
             given.seek(0)
-            yield Start(f"the start on host {host}", command(host, host in others, ssh), given)
+            start = subprocess.Popen(command(host, host in others, ssh), stdin=given)
+        yield f"the start on host {host}", start
 
 
 def command(host: str, is_other: bool, ssh: Ssh) -> list[str]:
