@@ -121,9 +121,10 @@ def ends(size: int) -> dict[int, Exit]:
 
 
 def enter_all(size: int) -> None:
-    book = register.Register(size, MeetingPoint("node", 29500, 1), lambda slots: None)
+    book = register.Register(size, MeetingPoint("localhost", 0, 1))
     for rank in range(size):
         book.enter(rank, size, process=str(rank), host=f"node{rank // 8}", own_address="10.0.0.1", reached="10.0.0.2")
+    book.close()
 
 
 GROWING = {
@@ -171,9 +172,10 @@ def test_ranks_are_named_shortly(numbers, text):
 
 
 def test_who_meets_is_told_no_more_the_more_ranks_there_are():
-    book = register.Register(10_000, MeetingPoint("node", 29500, 1), lambda slots: None)
+    book = register.Register(10_000, MeetingPoint("localhost", 0, 1))
     told = book.enter(5, 10_000, process="5", host="node", own_address="10.0.0.1", reached="10.0.0.2")
     assert told == {"missing": [0, 1, 2, 3, 4, 6, 7, 8], "others": 9_991}
+    book.close()
 
 
 class Alone:

@@ -313,10 +313,9 @@ def test_places_are_those_of_horovods_launcher():
     assert [vars(slot) for slot in ours] == [vars(slot) for slot in theirs]
 
 
-def enter_three(own_address: str) -> tuple[list, list]:
-    """What the ranks of two hosts are told when the second host finds `own_address` for itself, and who had come."""
-    completed: list = []
-    register = Register(3, MeetingPoint("node-1", 29500, 1), completed.append)
+def enter_three(own_address: str) -> tuple[list, int | None]:
+    """What the ranks of two hosts are told when the second finds `own_address` for itself, and how many may meet."""
+    register = Register(3, MeetingPoint("localhost", 0, 1))
     ranks = [
         ("node-1", "10.0.0.1", "127.0.0.1"),
         ("node-1", "10.0.0.1", "127.0.1.1"),  # what a host often has for its own name
@@ -327,23 +326,24 @@ def enter_three(own_address: str) -> tuple[list, list]:
         register.enter(number % 3, 3, process=str(number % 3), host=host, own_address=own, reached=reached)
         for number, (host, own, reached) in enumerate(ranks)
     ]
-    return told, completed
+    register.close()
+    return told, register._sizes.get("global")
 
 
 def test_ranks_connect_by_the_address_that_other_hosts_reach():
-    told, completed = enter_three("10.0.0.2")
+    told, size = enter_three("10.0.0.2")
     places = slots(["node-1", "node-1", "node-2"])
     missing = [{"missing": [1, 2], "others": 0}, {"missing": [2], "others": 0}]
     assert told == [*missing, *({"slot": vars(places[rank]), "address": "10.0.0.1"} for rank in (2, 0))]
-    assert completed == [places]
+    assert size == 3
 
 
 @pytest.mark.parametrize("own_address", ["127.0.1.1", "::1", "no address"])
 def test_a_host_that_gloo_cannot_reach_by_its_name_is_named_on_all_ranks(own_address):
-    told, completed = enter_three(own_address)
+    told, size = enter_three(own_address)
     assert told[2] == told[3]
     assert f"Host node-2 finds {own_address} for its own name" in told[2]["refused"]
-    assert not completed
+    assert size is None
 
 
 def test_over_gloo_a_host_must_find_its_own_name(monkeypatch):

@@ -16,7 +16,7 @@ from keras_par.base.rendezvous import RendezvousServer
 from keras_par.job import exchange
 from keras_par.job.failures import FailureBoard
 from keras_par.job.launch import MeetingPoint
-from keras_par.job.register import PATH, Server
+from keras_par.job.register import PATH, Register
 from keras_par.launch.switchboard import Switchboard
 from tests.patience import PATIENCE, comes_to_be
 from tests.strangers import visit
@@ -87,7 +87,7 @@ def rendezvous() -> Iterator[Served]:
 @contextmanager
 def meeting_point() -> Iterator[Served]:
     port = free_port()
-    server = Server(2, MeetingPoint("127.0.0.1", port, 30))
+    server = Register(2, MeetingPoint("127.0.0.1", port, 30))
     entry = {"rank": 1, "size": 2, "process": "p", "host": "h", "own_address": "10.0.0.1"}
 
     def enter(number: int) -> None:
@@ -95,7 +95,7 @@ def meeting_point() -> Iterator[Served]:
         assert request(port, "POST", PATH, json.dumps(entry).encode())[0] == 200
 
     yield ("127.0.0.1", port), enter
-    server.stop()
+    server.close()
 
 
 def put_and_get(port: int, number: int) -> None:

@@ -348,8 +348,6 @@ class Agent:
         page = self._process.page
         if self._failure.get("marks") != page.executions:
             self._failure = {}  # it went on after that
-        if self._state.has_failed and not self._failure:  # it could not tell, as where its descriptors are closed
-            self._failure = {"time": self._ended - time.monotonic() + page.failed}
         failed = {name: self._failure[name] for name in ("call", "epoch", "step") if name in self._failure}
         self._log_progress(is_last=True)
         end = Exit(

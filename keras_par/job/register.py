@@ -5,7 +5,6 @@ import heapq
 import http.client
 import json
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,22 +28,42 @@ class Entry:
     reached: str  # rank 0's address
 
 
-class Register:
-    """The ranks that have come so far, kept by rank 0 for all.
+class RegisterHandler(Handler):
+    """Answers a rank that says it has come, too."""
+
+    server: "Register"
+
+    def do_POST(self) -> None:  # noqa: N802
+        if self.path != PATH:
+            return self.answer(http.client.NOT_FOUND)
+        entry = entry_of(self.content(MOST_BYTES))
+        told = self.server.enter(**entry, reached=self.connection.getsockname()[0])
+        return self.answer(http.client.OK, json.dumps(told).encode())
+
+
+class Register(RendezvousServer):
+    """Rank 0's: the rendezvous server at the meeting point, which also knows the ranks that have come so far.
 
     Args:
         size: rank 0's number of ranks.
-        meeting: where this register is, for its sentences.
-        complete: called once with each rank's place, before anyone is told that all have come.
+        meeting: where this is.
+
+    Raises:
+        RuntimeError: the port is not free.
     """
 
-    def __init__(self, size: int, meeting: MeetingPoint, complete: Callable[[list[Slot]], None]):
-        self._size, self._meeting, self._complete = size, meeting, complete
+    def __init__(self, size: int, meeting: MeetingPoint):
+        self._size, self._meeting = size, meeting
         self._entries: dict[int, Entry] = {}
         self._missing = set(range(size))
         self._told: dict[str, Any] | None = None  # what every rank of the job hears: all are there, or why not
         self._slots: list[Slot] = []  # once all are there
-        self._lock = threading.Lock()
+        self._entering = threading.Lock()
+        is_private = meeting.address in ("127.0.0.1", "localhost")
+        try:
+            super().__init__("127.0.0.1" if is_private else "", meeting.port, size, RegisterHandler)
+        except OSError as error:
+            raise RuntimeError(explain(error, meeting)) from None
 
     def enter(self, rank: int, size: int, **entry: str) -> dict[str, Any]:
         """Notes that a rank has come, with the fields of an `Entry`; the same process may ask again.
@@ -53,7 +72,7 @@ class Register:
             {"missing": the first ranks, "others": how many more}, {"slot": the rank's, "address": rank 0's as the
             others reach it}, or {"refused": sentence}. None of it grows with the number of ranks.
         """
-        with self._lock:
+        with self._entering:
             if size != self._size:
                 return self._refuse_size(rank, size)
             came = Entry(**entry)
@@ -68,7 +87,7 @@ class Register:
 
     def refuse(self, sentence: str) -> None:
         """Ends the job for all ranks that are waiting."""
-        with self._lock:
+        with self._entering:
             self._told = self._told or {"refused": sentence}
 
     def _refuse_size(self, rank: int, size: int) -> dict[str, Any]:
@@ -96,34 +115,8 @@ class Register:
             if lost := lost_in_gloo(entry.host, entry.own_address):
                 return {"refused": f"keras-par: {lost}"}
         self._slots = slots(hosts)
-        self._complete(self._slots)
+        self.expect(self._slots)
         return {"address": away[0] if away else "127.0.0.1"}
-
-
-class Server:
-    """Rank 0's: the rendezvous server at the meeting point, which also answers who has come.
-
-    Raises:
-        RuntimeError: the port is not free.
-    """
-
-    def __init__(self, size: int, meeting: MeetingPoint):
-        self.register = register = Register(size, meeting, lambda found: server.expect(found))
-
-        class RegisterHandler(Handler):
-            def do_POST(self):  # noqa: N802
-                if self.path != PATH:
-                    return self.answer(http.client.NOT_FOUND)
-                entry = entry_of(self.content(MOST_BYTES))
-                told = register.enter(**entry, reached=self.connection.getsockname()[0])
-                self.answer(http.client.OK, json.dumps(told).encode())
-
-        is_private = meeting.address in ("127.0.0.1", "localhost")
-        try:
-            server = RendezvousServer("127.0.0.1" if is_private else "", meeting.port, size, RegisterHandler)
-        except OSError as error:
-            raise RuntimeError(explain(error, meeting)) from None
-        self.stop = server.close
 
 
 def entry_of(content: bytes) -> dict[str, Any]:

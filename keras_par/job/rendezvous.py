@@ -13,7 +13,7 @@ from keras_par.base.addresses import own_address
 from keras_par.base.slots import Slot, variables
 from keras_par.job import launch
 from keras_par.job.launch import MeetingPoint
-from keras_par.job.register import PATH, Server
+from keras_par.job.register import PATH, Register
 
 ASK_SECONDS = 5.0  # how long an answer may take
 PAUSE_SECONDS, ASKS_A_SECOND = 0.2, 500  # between two questions of a rank; of all ranks together, where there are many
@@ -49,13 +49,13 @@ def meet(rank: int, size: int, meeting: MeetingPoint, host: str = "") -> dict[st
     if rank > 0:
         found = wait(lambda: ask(meeting, entry), rank, size, meeting)
     else:
-        server = Server(size, meeting)
+        register = Register(size, meeting)
         try:
-            found = wait(lambda: server.register.enter(**entry, reached="127.0.0.1"), rank, size, meeting)
+            found = wait(lambda: register.enter(**entry, reached="127.0.0.1"), rank, size, meeting)
         except BaseException as error:
-            server.register.refuse(str(error) or "keras-par: rank 0 was interrupted while it waited for other ranks.")
+            register.refuse(str(error) or "keras-par: rank 0 was interrupted while it waited for other ranks.")
             time.sleep(HEARD_SECONDS)
-            server.stop()
+            register.close()
             raise
     return variables(Slot(**found["slot"]), found["address"], meeting.port)
 

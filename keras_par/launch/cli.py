@@ -41,7 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     if unknown:
         commands.choices[arguments.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     arguments.argv = argv
-    if not has_folder():
+    try:
+        os.getcwd()
+    except OSError:
         return complain(arguments.command, "the folder that this was called in is gone: change to another.")
     try:
         return arguments.run(arguments)
@@ -54,15 +56,6 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(one_line(str(error), LONGEST_SENTENCE), file=sys.stderr)
         return USAGE_STATUS
-
-
-def has_folder() -> bool:
-    """True if the folder in which this process works is there."""
-    try:
-        os.getcwd()
-    except OSError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

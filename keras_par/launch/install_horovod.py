@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from keras_par.base.cache import cache_folder
 from keras_par.cluster.environment import HOROVOD_VERSION, scripts
@@ -213,11 +213,8 @@ def require_compiler() -> None:
 def stream_build(console: Console, command: list[str], environment: dict[str, str], log: Path) -> int:
     """Runs `command`, writes its output to `log`, shows make's percentage; returns the exit status."""
     console.print(f"Building Horovod {HOROVOD_VERSION} (2-3 minutes on two cores; log: {log}) ...")
-    progress = Progress(
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), console=console
-    )
     shown = 0
-    with progress, log.open("w") as out:
+    with Progress(console=console) as progress, log.open("w") as out:
         task = progress.add_task("compiling", total=100)
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
