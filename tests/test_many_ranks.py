@@ -23,11 +23,11 @@ from keras_par.job import failures, register
 from keras_par.job.launch import MeetingPoint
 from keras_par.launch import switchboard, verdict
 from keras_par.launch.culprit import find_hang, first_failure, named
-from keras_par.launch.engines import Plan
+from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.members import Member, Members
 from keras_par.launch.reception import beat_seconds, seconds_ahead
 from keras_par.launch.silence import Silence
-from keras_par.launch.switchboard import RoomError, Switchboard, make_room
+from keras_par.launch.switchboard import Switchboard, make_room
 from tests.launcher import Job, program
 from tests.patience import PATIENCE, comes_to_be
 
@@ -355,7 +355,7 @@ def test_files_are_made_room_for(monkeypatch):
     assert given == []
     make_room(3000)
     assert given == [(3200, 4096)]
-    with pytest.raises(RoomError, match="10000 ranks need 10200 open files, and this host lets a process have 4096"):
+    with pytest.raises(EngineError, match="10000 ranks need 10200 open files, and this host lets a process have 4096"):
         make_room(10_000)
 
 

@@ -8,7 +8,7 @@ import traceback
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, ClassVar
 
 from keras_par.base.rank_variables import number
@@ -80,11 +80,6 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".split("\n")[0]
 
 
-def show(kind: type[BaseException], error: BaseException, stack: TracebackType | None) -> None:
-    """Prints an error as Python does, but with the lines of code that are in no file."""
-    traceback.print_exception(kind, error, stack)
-
-
 def result_file(result: str, rank: int) -> Path:
     """Where a rank's result is kept."""
     return Path(result.replace(RANK, str(rank)))
@@ -100,7 +95,7 @@ def main(function: str, result: str) -> None:
     call = pickle.loads(Path(function).read_bytes())
     sys.path[:] = [*call["path"], *(each for each in sys.path if each not in call["path"])]
     linecache.cache.update(call["sources"])
-    sys.excepthook = show
+    sys.excepthook = traceback.print_exception  # which shows the lines of code that are in no file
     train, args, kwargs = pickle.loads(call["function"])
     returned = train(*args, **kwargs)
     try:

@@ -28,11 +28,8 @@ class Knocks:
     def unanswered(self) -> list[str]:
         """The hosts that have not answered until now, at which the connections end."""
         _, settled, _ = select.select([], self._doors.values(), [], 0)
-        silent = [host for host, door in self._doors.items() if not has_answered(door, settled)]
+        errors = {host: door.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) for host, door in self._doors.items()}
+        silent = [host for host, door in self._doors.items() if door not in settled or errors[host] not in ANSWERS]
         for door in self._doors.values():
             door.close()
         return sorted({*silent, *self._failed})
-
-
-def has_answered(door: socket.socket, settled: Sequence[socket.socket]) -> bool:
-    return door in settled and door.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in ANSWERS

@@ -60,7 +60,11 @@ class FailureBoard:
         self._done: set[int] = set()  # rank 0's: who is about to leave
         self._lock = threading.Lock()
         self._server: Exchange | None = None
-        own = self._serve(communicator) if self._rank == 0 else None
+        own = None
+        if self._rank == 0:
+            one_host = communicator.local_size == communicator.size
+            self._server = Exchange(one_host, self._size, lambda request: self._note(**request), "kp-failures")
+            own = ["127.0.0.1"] if one_host else own_addresses(), self._server.port, self._server.key
         self._hosts, self._port, self.token = communicator.all_gather_object(own, "kp.failures")[0]
         if self._rank > 0:
             self.tell()  # which finds the address that leads there
@@ -102,11 +106,6 @@ class FailureBoard:
         deadline = time.monotonic() + LEAVE_SECONDS
         while self.tell(is_done=True).num_missing and time.monotonic() < deadline:
             time.sleep(max(0.02, self._size / ASKS_A_SECOND))
-
-    def _serve(self, communicator: Communicator) -> tuple[list[str], int, str]:
-        one_host = communicator.local_size == communicator.size
-        self._server = Exchange(one_host, self._size, lambda request: self._note(**request), "kp-failures")
-        return ["127.0.0.1"] if one_host else own_addresses(), self._server.port, self._server.key
 
     def _note(
         self, rank: int, round_: int, failure: str | None = None, is_done: bool = False, has_left: bool = False

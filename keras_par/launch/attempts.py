@@ -20,7 +20,7 @@ from keras_par.launch.engines import EngineError, Plan
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import Run, Settings
 from keras_par.launch.supervisor import Supervisor
-from keras_par.launch.switchboard import RoomError, make_room
+from keras_par.launch.switchboard import make_room
 from keras_par.launch.verdict import Outcome
 from keras_par.launch.watch import Watch
 from keras_par.launch.worlds import ChangingWorlds, Worlds
@@ -94,7 +94,7 @@ class Attempts:
                 places = self._job.worlds.next(is_over=lambda: bool(self._interrupts))
                 make_room(len(places))
                 plan = self._with_memory(self._job.plan(places))
-            except (ClusterError, EngineError, RoomError) as error:
+            except (ClusterError, EngineError) as error:
                 if self._interrupts:
                     return 128 + self._interrupts[0]
                 title = "the job does not go on" if self._account.has_begun else "the job did not start"

@@ -96,10 +96,9 @@ def run(
     """
     content = prepared("kp.run", "np", np, train, args, kwargs)
     where = places(np, [Host("localhost", np)] if hosts is None else parse_hosts(hosts))
-    chosen, is_here = engines.choose(engine), engines.are_here(where)
-    if not is_here:
-        require_reachable([place.host for place in where])
-    with tempfile.TemporaryDirectory(prefix=".keras-par-", dir=None if is_here else os.getcwd()) as folder:
+    chosen, shared = engines.choose(engine), None if engines.are_here(where) else os.getcwd()
+    require_reachable([place.host for place in where])
+    with tempfile.TemporaryDirectory(prefix=".keras-par-", dir=shared) as folder:
         function, result = Path(folder) / "function", f"{folder}/result.{called.RANK}"
         function.write_bytes(content)
         command = called.program(str(function), result)

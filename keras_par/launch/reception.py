@@ -53,7 +53,7 @@ class Reception:
         """Makes an agent's rank a member and tells it what it runs; False if it cannot be one."""
         rank, host = hello["hello"], hello["host"]
         if self.refusal is None and (fault := self._fault_of(host, hello)) is not None:
-            self.refusal, self._refused = (rank, fault), time.monotonic()
+            self._refuse(rank, fault)
         if self.refusal is not None:
             line.close()
             return False
@@ -67,9 +67,7 @@ class Reception:
             {
                 "environment": self._environment(rank),
                 "folder": None if self._folder.path is None else str(self._folder.path),
-                "forward": self._settings.forward,
-                "merge_stderr": self._settings.merge_stderr,
-                "verbose": self._settings.verbose,
+                **vars(self._settings),
                 "attempt": self._folder.attempt,
                 "beat": self._beat,
             }
@@ -80,6 +78,9 @@ class Reception:
     def turns_away(self) -> bool:
         """True for a while after a refusal, in which the agents that the engine has started besides may come."""
         return time.monotonic() < self._refused + REFUSAL_SECONDS
+
+    def _refuse(self, rank: int, fault: str) -> None:
+        self.refusal, self._refused = (rank, fault), time.monotonic()
 
     def _fault_of(self, host: str, hello: wire.Message) -> str | None:
         """Why a host cannot take part, one sentence; None if it can."""

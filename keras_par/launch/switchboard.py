@@ -13,15 +13,12 @@ from collections.abc import Iterator
 from keras_par.agent import wire
 from keras_par.base.addresses import own_addresses
 from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, proof
+from keras_par.launch.engines import EngineError
 
 BACKLOG = 4096  # connections that wait to be greeted; the kernel may allow fewer
 MOST_STRANGERS = 2**13  # at once; when one more comes, the first is turned away
 STRANGER_SECONDS = 20.0  # for somebody who connects to prove that the launcher has started him
 OTHER_FILES = 200  # that the launcher opens besides connections
-
-
-class RoomError(RuntimeError):
-    """This process may not open a file for each rank; one sentence about what to do."""
 
 
 class Line(wire.Channel):
@@ -191,12 +188,12 @@ def make_room(num_ranks: int) -> None:
     """Lets this process open a file for each rank, where its limit is lower.
 
     Raises:
-        RoomError: it may not.
+        EngineError: it may not.
     """
     wanted = num_ranks + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY not in (soft, hard) and hard < wanted:
-        raise RoomError(
+        raise EngineError(
             f"{num_ranks} ranks need {wanted} open files, and this host lets a process have {hard}: raise the hard "
             "limit (nofile in /etc/security/limits.conf, or LimitNOFILE of the service)."
         )
