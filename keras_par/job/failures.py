@@ -91,9 +91,19 @@ class FailureBoard:
             world.stop()  # so that the others, which may wait for this rank in a collective, come and ask
             self.wait_until_heard()
 
-    def next_round(self) -> None:
-        """Forgets the failures so far, once all ranks have failed alike and called this."""
-        self._round += 1
+    def report(self, failure: str) -> Known:
+        """Tells a failure of this rank; what is known once every rank has failed, or after ALIKE_SECONDS.
+
+        Where all have failed they may go on, and a new round begins without failures.
+        """
+        known = self.tell(failure=failure[:MOST_LETTERS])
+        deadline = time.monotonic() + ALIKE_SECONDS
+        while known.count < self._size and (rest := deadline - time.monotonic()) > 0:
+            time.sleep(min(max(0.1, self._size / ASKS_A_SECOND), rest))
+            known = self.tell()
+        if known.count == self._size:
+            self._round += 1
+        return known
 
     def wait_until_heard(self) -> None:
         """On rank 0, keeps the board open until every rank has read it or has left, at most HEARD_SECONDS."""
@@ -172,11 +182,10 @@ def explain(error: Exception) -> Exception:
         told = RuntimeError(name_culprit(known.first, known.left, _board._rank))
     else:
         told = error
-        known = wait_for_all(_board.tell(failure=summary(error)[:MOST_LETTERS]))
+        known = _board.report(summary(error))
         if known.count == _board._size:
             if known.is_alike:
                 tell_launcher(error, on_all_ranks=True)
-            _board.next_round()
         else:
             world.stop(
                 f"keras-par: this rank failed before other ranks did ({summary(error)}), which has ended its job for "
@@ -190,16 +199,6 @@ def explain(error: Exception) -> Exception:
 def tell_launcher(error: Exception, on_all_ranks: bool) -> None:
     consequence = is_consequence(error)
     heartbeat.current().tell("failure", message=summary(error), is_consequence=consequence, on_all_ranks=on_all_ranks)
-
-
-def wait_for_all(known: Known) -> Known:
-    """What is known once every rank has failed, or after ALIKE_SECONDS."""
-    assert _board is not None
-    deadline = time.monotonic() + ALIKE_SECONDS
-    while known.count < _board._size and (rest := deadline - time.monotonic()) > 0:
-        time.sleep(min(max(0.1, _board._size / ASKS_A_SECOND), rest))
-        known = _board.tell()
-    return known
 
 
 def is_consequence(error: Exception) -> bool:
