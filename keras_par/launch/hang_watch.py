@@ -25,25 +25,17 @@ class HangWatch:
     def __init__(self, members: Members, run: Run):
         self._members, self._hang_after = members, run.settings.hang_after
         self._folder, self._console = run.folder, run.console
-        self._connections = Connections(members)
+        self.connections = Connections(members)
         self._aborts = False
         self._held: Collection[Channel] = ()
         self._hang: Hang | None = None  # whose stacks are awaited
         self._told: Hang | None = None  # and not over yet
-        self._stacks: dict[int, str] = {}
+        self.stacks: dict[int, str] = {}  # that ranks have told since they were asked
         self._asked: tuple[int, ...] = ()  # ranks whose stacks are awaited
         self._is_asking = self._is_second = False  # where all ranks are, and for a second time
         self._when = self._deadline = 0.0
 
-    def note_stacks(self, rank: int, text: str) -> None:
-        """Takes in a rank's stacks."""
-        self._stacks[rank] = text
-
-    def note_unanswered(self, rank: int, hosts: list[str]) -> None:
-        """Takes in which hosts do not answer that of a rank."""
-        self._connections.note(self._members.of_rank[rank].host, hosts)
-
-    def look(self, aborts: bool, held: Collection[Channel] = ()) -> bool:
+    def look(self, aborts: bool, held: Collection[Channel]) -> bool:
         """True once a hang has been told that ends the job.
 
         Args:
@@ -61,11 +53,11 @@ class HangWatch:
             self._recover(self._told)
         elif hang is not None and (self._told is None or self._told.culprits != hang.culprits):
             self._ask(hang)
-            self._connections.ask()
+            self.connections.ask()
         return False
 
     def _have_answered(self) -> bool:
-        have_told = all(rank in self._stacks for rank in self._asked) and self._connections.are_known
+        have_told = all(rank in self.stacks for rank in self._asked) and self.connections.are_known
         return have_told and all(member.told > self._when for member in self._members.running.values())
 
     def _find(self, asked: float = 0.0) -> Hang | None:
@@ -105,7 +97,7 @@ class HangWatch:
         )
 
     def _ask(self, hang: Hang) -> None:
-        self._hang, self._stacks = hang, {}
+        self._hang, self.stacks = hang, {}
         running = self._members.running
         self._asked = tuple(rank for rank in shown(hang) if rank in running and not running[rank].state.is_stopped)
         self._is_asking, self._when = True, time.monotonic()
@@ -115,8 +107,8 @@ class HangWatch:
 
     def _tell(self) -> None:
         assert self._hang is not None
-        stacks = {rank: self._stacks.get(rank) or "  it gives none" for rank in shown(self._hang)}
-        text = self._hang.text + self._connections.places(self._hang.culprits) + self._connections.broken()
+        stacks = {rank: self.stacks.get(rank) or "  it gives none" for rank in shown(self._hang)}
+        text = self._hang.text + self.connections.places(self._hang.culprits) + self.connections.broken()
         self._folder.event("hang", text, self._hang.culprits[0], stacks=stacks)
         then = "The job is ended." if self._ends else "The job goes on; '--on-hang abort' would end it."
         title = f"hang: {named(self._hang.culprits)}"

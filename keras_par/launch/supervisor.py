@@ -115,9 +115,9 @@ class Supervisor:
         elif "exit" in message:
             self._note_end(Exit(**message["exit"]).by_clock_ahead(member.ahead))
         elif "stacks" in message:
-            self._hang_watch.note_stacks(rank, message["stacks"])
+            self._hang_watch.stacks[rank] = message["stacks"]
         elif "unanswered" in message:
-            self._hang_watch.note_unanswered(rank, message["unanswered"])
+            self._hang_watch.connections.note(member.host, message["unanswered"])
         elif "paused" in message and self._ending is not None:
             self._ending.note_pause(rank, message["paused"])
         elif "warning" in message:
