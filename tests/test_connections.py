@@ -7,7 +7,7 @@ import pytest
 
 from keras_par.agent.knocks import Knocks
 from keras_par.agent.states import State
-from keras_par.launch.connections import Connections
+from keras_par.launch.hang_watch import Connections
 from keras_par.launch.members import Member, Members
 
 

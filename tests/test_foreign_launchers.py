@@ -8,8 +8,7 @@ import textwrap
 import pytest
 
 from keras_par.job import launch
-from keras_par.job.launch import Launch
-from keras_par.job.starters import first_host
+from keras_par.job.launch import Launch, first_host
 from tests.jobs import write_script
 from tests.ranks.pool import environment
 

@@ -19,7 +19,7 @@ from keras_par.agent.states import Beats, Exit, State, brief, state_of
 from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES
 from keras_par.base.slots import slots
 from keras_par.cluster.hosts import Place
-from keras_par.job import failures, register
+from keras_par.job import failures, rendezvous
 from keras_par.job.launch import MeetingPoint
 from keras_par.launch import switchboard, verdict
 from keras_par.launch.culprit import find_hang, first_failure, named
@@ -121,7 +121,7 @@ def ends(size: int) -> dict[int, Exit]:
 
 
 def enter_all(size: int) -> None:
-    book = register.Register(size, MeetingPoint("localhost", 0, 1))
+    book = rendezvous.Register(size, MeetingPoint("localhost", 0, 1))
     for rank in range(size):
         book.enter(rank, size, process=str(rank), host=f"node{rank // 8}", own_address="10.0.0.1", reached="10.0.0.2")
     book.close()
@@ -172,7 +172,7 @@ def test_ranks_are_named_shortly(numbers, text):
 
 
 def test_who_meets_is_told_no_more_the_more_ranks_there_are():
-    book = register.Register(10_000, MeetingPoint("localhost", 0, 1))
+    book = rendezvous.Register(10_000, MeetingPoint("localhost", 0, 1))
     told = book.enter(5, 10_000, process="5", host="node", own_address="10.0.0.1", reached="10.0.0.2")
     assert told == {"missing": [0, 1, 2, 3, 4, 6, 7, 8], "others": 9_991}
     book.close()

@@ -16,7 +16,7 @@ from keras_par.base.slots import slots
 from keras_par.comm.ways import why_no_nccl
 from keras_par.job import gpu, launch, rendezvous
 from keras_par.job.launch import Launch, MeetingPoint
-from keras_par.job.register import Register
+from keras_par.job.rendezvous import Register
 from tests.jobs import start, write_script
 from tests.launcher import run_all
 from tests.ranks.pool import environment

@@ -16,7 +16,7 @@ from keras_par.base.rendezvous import RendezvousServer
 from keras_par.job import exchange
 from keras_par.job.failures import FailureBoard
 from keras_par.job.launch import MeetingPoint
-from keras_par.job.register import PATH, Register
+from keras_par.job.rendezvous import PATH, Register
 from keras_par.launch.switchboard import Switchboard
 from tests.patience import PATIENCE, comes_to_be
 from tests.strangers import visit

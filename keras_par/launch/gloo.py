@@ -5,7 +5,6 @@ horovodrun would write all variables into command lines, which every user of a h
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import shlex
@@ -46,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = {
         "folder": os.getcwd(),
         "environment": {name: os.environ[name] for name in (VARIABLE,) if name in os.environ},
-        "addresses": list(addresses(others)) if others else [HERE],
+        "addresses": list(dict.fromkeys([*ways_to(others), *own_addresses()])) if others else [HERE],
         "port": server.port,
         "command": arguments.command,
     }
@@ -82,13 +81,11 @@ def command(host: str, is_other: bool, ssh: Ssh) -> list[str]:
     return ["ssh", *QUICK, *ALIVE, *ssh.arguments, host, shlex.join(["exec", *named, *start])]
 
 
-def addresses(others: Iterable[str]) -> Iterable[str]:
-    """Those of this host by which others may reach it, each once, the likeliest first."""
-    return dict.fromkeys(itertools.chain.from_iterable((ways_to(others), own_addresses())))
-
-
 def ways_to(others: Iterable[str]) -> Iterable[str]:
-    """The addresses that this host has towards others, where their names are no inventions of ssh's settings."""
+    """The addresses that this host has towards others, where their names are no inventions of ssh's settings.
+
+    They are the likeliest by which others reach it.
+    """
     for host in others:
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))  # sends nothing

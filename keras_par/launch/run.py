@@ -3,6 +3,8 @@
 import argparse
 import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from keras_par.cluster.binding import devices
 from keras_par.cluster.hosts import ClusterError, Place, places
 from keras_par.cluster.reach import Ssh, require_reachable
 from keras_par.cluster.slurm import is_in_allocation
-from keras_par.launch import background, engines
+from keras_par.launch import engines, run_folder
 from keras_par.launch.attempts import Job, noted_signals, supervise
 from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
@@ -31,6 +33,7 @@ from keras_par.launch.wanted import (
 from keras_par.launch.worlds import AwaitedWorlds, ChangingWorlds, FixedWorlds
 
 ELASTIC_SECONDS = 600.0  # as horovodrun has it
+BACKGROUND_FOLDER = "log_output"
 
 
 def add_parser(commands) -> None:
@@ -121,7 +124,7 @@ def add_output(logs: argparse._ArgumentGroup) -> None:
     logs.add_argument(
         "--background",
         action="store_true",
-        help=f"return at once; all output is in DIR/log (default: {background.FOLDER}/log)",
+        help=f"return at once; all output is in DIR/log (default: {BACKGROUND_FOLDER}/log)",
     )
     logs.add_argument(
         "-v",
@@ -187,7 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
         if isinstance(worlds, AwaitedWorlds) and not plan(first).is_one_host:
             require_reachable([place.host for place in first], ssh)
         if arguments.background:
-            return background.start(arguments)
+            return start_in_background(arguments)
         folder = RunFolder(arguments.log_dir)
     except (ClusterError, EngineError, UsageError) as error:
         return complain("run", str(error))
@@ -222,6 +225,32 @@ def worlds_of(
     slots = sum(host.slots for host in hosts)
     worlds = ChangingWorlds(lambda: hosts_of(arguments), limits, arguments.elastic_timeout, ssh, console.say)
     return worlds, places(min(slots, limits.most or slots), hosts)
+
+
+def start_in_background(arguments: argparse.Namespace) -> int:
+    """Starts the same command again as a job of its own, and returns at once."""
+    folder, lock, note = run_folder.begin((arguments.log_dir or Path(BACKGROUND_FOLDER)).absolute())
+    log = folder / run_folder.LOG
+    first, *rest = arguments.argv
+    rest.remove("--background")
+    if arguments.log_dir is not None:
+        place = next(i for i, each in enumerate(rest) if each.partition("=")[0] == "--log-dir")
+        del rest[place : place + 1 + ("=" not in rest[place])]
+    with log.open("wb") as file:
+        job = subprocess.Popen(
+            [sys.executable, "-P", "-m", "keras_par.launch.cli", first, "--log-dir", str(folder), "--tee", *rest],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    lock.hand_over(job.pid)
+    if note is not None:
+        print(f"keras-par: {note}")
+    print(f"keras-par: started in the background as process {job.pid}")
+    print(f"  log:  {log} (tail -f {shlex.quote(str(log))})")
+    print(f"  stop: kill -INT {job.pid} (once: after a step, with a last checkpoint; twice: at once)")
+    return 0
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
