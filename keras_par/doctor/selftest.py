@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from keras_par.doctor.installed import Installed, describe_end, job_environment
 
 PROGRAM = ("-m", "keras_par.job.selftest")
 RANK_SECONDS = 30  # for each rank: 5 s of work where it has a core, more where ranks share cores or a slow disk
+GRACE_SECONDS = 8  # for agents to end after the launcher
 NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages")  # TensorFlow's
 
 
@@ -91,8 +94,10 @@ def watch(command: list[str], variables: dict[str, str], folder: Path, seconds: 
             files = [*sorted(folder.glob("log/rank.*/std*")), *([] if process.returncode is None else [log])]
             return process.returncode, "\n".join(path.read_text(errors="replace") for path in files)
         finally:
+            started = [] if process.returncode is not None else psutil.Process(process.pid).children(recursive=True)
             process.terminate()  # upon which the launcher ends all ranks with what they have started
             process.wait()
+            psutil.wait_procs(started, timeout=GRACE_SECONDS)
 
 
 def read_record(path: Path) -> dict[str, Any]:
