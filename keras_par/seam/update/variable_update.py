@@ -72,11 +72,12 @@ def update_whole(optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> N
 
 def one_after_another(pairs: list) -> Iterator[list]:
     """Buckets of gradients and variables: else the temporaries of all updates would be in memory at once."""
-    before: list[tf.Tensor] = []
+    before: list = []
     for places in fill_buckets([bytes_of(variable._value) for _, variable in pairs], [None] * len(pairs), BUCKET_BYTES):
-        with tf.control_dependencies(before):
-            yield [pairs[place] for place in places]
-        before = [pairs[place][1]._value.read_value() for place in places]
+        bucket = [pairs[place] for place in places]
+        with tf.control_dependencies([variable._value.read_value() for _, variable in before]):
+            yield bucket
+        before = bucket
 
 
 def update_stored(original, optimizer: BaseOptimizer, pairs: list, learning_rate: Any) -> None:
