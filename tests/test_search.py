@@ -240,8 +240,8 @@ def test_a_problem_of_too_many_dependencies_is_known_before_it_takes_all_memory(
 def test_a_problem_of_too_many_dependencies_is_solved_in_parts_near_the_best():
     problems = [each for each in map(draw_problem, range(30)) if math.isfinite(each.cost([0] * len(each.states))[0])]
     best = [problem.cost(dynamic.solve(problem))[0] for problem in problems]
-    with mock.patch.object(dynamic, "MOST_CELLS", 16):
-        assert sum(map(dynamic.is_entangled, problems)) >= 10
+    assert sum(bool(dynamic.elimination_order(problem, 16)[1]) for problem in problems) >= 10
+    with mock.patch.object(dynamic, "PART_CELLS", 16):
         found = [problem.cost(dynamic.PartSolver(problem).solve())[0] for problem in problems]
     above = [ours / least for ours, least in zip(found, best, strict=True)]
     assert all(1 - 1e-9 <= each <= 1.15 for each in above) and sum(above) / len(above) <= 1.01

@@ -15,7 +15,7 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -30,7 +30,7 @@ PRECISION = 1e-9
 MANY_NODES, ROUGH_PRECISION = 500, 1e-3  # from so many on, what is so near the bound will do
 SECONDS = 5.0
 MOST_CELLS = 1 << 18  # of a table
-ROUNDS = 8  # in which other nodes keep their states
+PART_CELLS, ROUNDS = 1 << 10, 4  # of a table where some nodes keep their states, and how often others do
 
 
 class EntangledError(Exception):
@@ -63,7 +63,7 @@ class Solver:
 
     def __init__(self, problem: Problem, order: Sequence[int] | None = None):
         if order is None:
-            order, kept = elimination_order(problem)
+            order, kept = elimination_order(problem, MOST_CELLS)
             if kept:
                 raise EntangledError
         self.problem, self.order = problem, order
@@ -85,8 +85,8 @@ class Solver:
         """That any choice takes."""
         return math.inf if self.leanest is None else self.problem.cost(self.leanest)[1]
 
-    def solve(self, capacity: float = math.inf) -> list[int] | None:
-        """As the function."""
+    def solve(self, capacity: float = math.inf, widths: Sequence[int] = WIDTHS) -> list[int] | None:
+        """As the function, with fronts of so many points."""
         until, cost = time.monotonic() + SECONDS, self.problem.cost
         if self.fastest is None or cost(self.fastest)[1] <= capacity:
             return self.fastest
@@ -94,7 +94,7 @@ class Solver:
             return None
         precision = PRECISION if len(self.order) < MANY_NODES else ROUGH_PRECISION
         best, bound = self._by_price(capacity, precision)
-        for width in WIDTHS:
+        for width in widths:
             before = cost(best)[0]
             if before <= bound * (1 + precision) or time.monotonic() > until:
                 break
@@ -178,7 +178,7 @@ class PartSolver:
     fewest_bytes = 0.0  # that is known
 
     def __init__(self, problem: Problem):
-        self.problem = problem
+        self.problem, self.best = problem, [0] * len(problem.states)  # that was found last
 
     @cached_property
     def leanest(self) -> list[int] | None:
@@ -192,30 +192,32 @@ class PartSolver:
 
     def _solved(self, capacity: float) -> list[int] | None:
         """A choice that is fast if it fits, and takes few bytes if none does."""
-        choice, times_kept, until = [0] * len(self.problem.states), Counter[int](), time.monotonic() + SECONDS
-        if math.isinf(self.problem.cost(choice)[0]):
+        if math.isinf(self.problem.cost(self.best)[0]):
             return None
+        times_kept, until = Counter[int](), time.monotonic() + SECONDS
         for _ in range(ROUNDS):
-            order, kept = elimination_order(self.problem, times_kept)
-            solver = Solver(replace(self.problem, kept={node: choice[node] for node in kept}), order)
-            choice = solver.solve(capacity) or solver.leanest or choice
+            order, kept = elimination_order(self.problem, PART_CELLS, times_kept)
+            solver = Solver(replace(self.problem, kept={node: self.best[node] for node in kept}), order)
+            self.best = solver.solve(capacity, widths=()) or solver.leanest or self.best
             times_kept.update(kept)
             if time.monotonic() > until:
                 break
-        return choice
+        return self.best
 
 
 def is_entangled(problem: Problem) -> bool:
     """True if too many nodes depend on each other for `solve`."""
-    return bool(elimination_order(problem)[1])
+    return bool(elimination_order(problem, MOST_CELLS)[1])
 
 
-def elimination_order(problem: Problem, times_kept: Counter[int] | None = None) -> tuple[list[int], list[int]]:
+def elimination_order(
+    problem: Problem, most_cells: int, times_kept: Mapping[int, int] | None = None
+) -> tuple[list[int], list[int]]:
     """The nodes of several states, each time the one of which the smallest table is left; and those to keep theirs.
 
-    Where that table is too large, one of the nodes that were kept least often is kept, that with most to it.
+    Where that table has more cells, one of the nodes that were kept least often is kept, that with most to it.
     """
-    times: Counter[int] = Counter(times_kept)
+    times = Counter(times_kept)
     near: dict[int, set[int]] = {}
     for table in problem.tables:
         nodes = [node for node in table.nodes if problem.num_states(node) > 1]
@@ -234,7 +236,7 @@ def elimination_order(problem: Problem, times_kept: Counter[int] | None = None) 
         found, node = heapq.heappop(waiting)
         if size.get(node) != found:  # it is out, or stands there again with its newer size
             continue
-        is_kept = found * problem.num_states(node) > MOST_CELLS
+        is_kept = found * problem.num_states(node) > most_cells
         if is_kept:
             heapq.heappush(waiting, (found, node))
             node = min(size, key=lambda each: (times[each], -size[each]))
