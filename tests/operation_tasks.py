@@ -6,6 +6,7 @@ import inspect
 import itertools
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -246,6 +247,72 @@ def differences(in_turns: bool, with_rule: bool = False, axes: tuple = (None, "m
             num_tried += 1
     about = {"tried": num_tried, "compared": num_compared, "derived": num_derived, "sent": num_sent}
     return {"size": kp.size(), "differ": found, "failed": sorted(failed), **about}
+
+
+def unplanned(axes: tuple) -> dict[str, Any]:
+    """What two ranks send for functions that have a rule, and for their gradients, otherwise than a search counts it.
+
+    Each as the search has it, and as tracing it counts it: kinds of collectives with bytes.
+    """
+    from keras_par.comm import world
+    from keras_par.comm.planned import PlannedCommunicator
+    from keras_par.plan.mesh import Mesh
+    from keras_par.seam.variables import operations
+    from keras_par.sharding.mesh import RankMesh
+
+    operations.install()
+    found, num_tried = {}, 0
+    mesh = RankMesh(Mesh((1, 2), ("batch", "model"), (0, 1)))
+    for name, function in functions(with_rule=True):
+        if not isinstance(outcome(in_function, name, function, X), str):
+            before = world.replace(PlannedCommunicator(range(2)))
+            try:
+                both = planned(name, function, axes), sent(name, function, axes, mesh)
+            finally:
+                world.replace(before)
+            num_tried += 1
+            if both[0] != both[1]:
+                found[name] = both
+    return {"differ": found, "tried": num_tried}
+
+
+def planned(name: str, function: Callable, axes: tuple) -> Counter:
+    """What a search counts for a function of a tensor, and its gradient."""
+    from keras_par.plan.trace import Trace, without_idle_gradients
+    from keras_par.plan.transfer import transfer
+    from keras_par.sharding.recording import Recorder
+
+    trace = Trace()
+
+    def traced():
+        value = tf.compat.v1.placeholder(X.dtype, X.shape)
+        call(name, function, Recorder(trace).variable(value, "x", True))
+
+    tf.function(traced, autograph=False).get_concrete_function()
+    without_idle_gradients(trace)
+    layouts: dict[int, tuple] = {0: axes}
+    moves = {}  # of which some are made once
+    for operation in trace.operations:
+        made = transfer(operation, trace.tensors, layouts, {"batch": 1, "model": 2}, 1)
+        layouts.update(zip(operation.results, made.results, strict=True))
+        moves.update(((len(moves) if each.once is None else each.once, each.kind), each) for each in made.sent)
+    sizes = [(kind, size) for move in moves.values() for kind, size in move.collectives]
+    return Counter(f"{kind} {size}" for kind, size in sizes if size)
+
+
+def sent(name: str, function: Callable, axes: tuple, mesh: Any) -> Counter:
+    """What a rank sends for a function of a sharded tensor, and its gradient, in a graph."""
+    from keras_par.comm import world
+    from keras_par.comm.counting import CountingCommunicator
+    from keras_par.seam.variables.layouts import divide
+
+    before = world.replace(counting := CountingCommunicator(world.current()))
+    try:
+        tf.function(lambda: gradient(name, function, divide(X, axes, mesh)), autograph=False).get_concrete_function()
+    finally:
+        world.replace(before)
+    found = Counter(f"{each.kind} {each.num_bytes}" for each in counting.calls)
+    return found - Counter([f"all_gather {X.shape.num_elements() * X.dtype.size // 2}"])  # the whole gradient
 
 
 def outcome(run: Callable, name: str, function: Callable, x: Any) -> list | str:

@@ -34,6 +34,15 @@ def test_operations_with_a_rule_give_what_they_give_with_whole_tensors(axes, ran
         assert result["tried"] > 330 and result["compared"] > 500 and result["derived"] > 190
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("axes", [(None, "model"), pytest.param(("model", None), marks=pytest.mark.slow)])
+def test_operations_with_a_rule_send_what_a_search_counts(axes, ranks):
+    """Also their gradients; argmax, which has none and is in metrics only, is counted as a gather of all."""
+    [found] = ranks(1).run(operation_tasks.unplanned, 2 * PATIENCE, axes=axes)
+    assert {name: both for name, both in found["differ"].items() if not name.startswith("numpy.argmax")} == {}
+    assert found["tried"] > 250
+
+
 @pytest.mark.parametrize(("num_rows", "dtype"), [(3, "float32"), (3, "float16"), (0, "float32")])
 def test_picking_a_label_s_logit_has_the_gradients_of_tensorflow_s_gather(num_rows, dtype, ranks):
     """The first and the second ones, of any number of rows, without a sum over segments."""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
-from keras_par.plan.trace import TRACED_ROWS, Named, Operation, Parameter, Tensor, Trace
+from keras_par.plan.division import Named
+from keras_par.plan.trace import TRACED_ROWS, Operation, Parameter, Tensor, Trace
 
 FLOAT = 4
 PRODUCT = Named((("b", "i"), ("i", "o")), ("b", "o"))

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from keras_par.plan.division import Label, Move
 from keras_par.plan.layout import Axes
-from keras_par.plan.trace import Operation, Shape, Tensor, rows_at, shape_at
+from keras_par.plan.trace import Operation, Shape, Tensor, shape_at
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter"]
 FORWARD: dict[str, Collective] = {
@@ -105,47 +105,22 @@ class Case:
         self.sent: list[Sent] = []
         self.is_wanted = any(tensors[number].has_gradient for number in operation.results)
 
-    def shape(self, number: int) -> Shape:
-        """Of a whole tensor, with this rank's rows."""
-        return shape_at(self.tensors[number].shape, self.num_rows)
-
     def axes(self, number: int) -> Axes:
         """The layout of a tensor."""
         return self.layouts.get(number) or (None,) * len(self.tensors[number].shape)
 
-    def local(self, shape: Shape, axes: Axes) -> Shape:
-        """The shape of a shard."""
+    def local(self, number: int, axes: Axes) -> Shape:
+        """The shape of a shard of a tensor that lies so, with this rank's rows."""
+        shape = shape_at(self.tensors[number].shape, self.num_rows)
         return tuple(size if axis is None else size // self.sizes[axis] for size, axis in zip(shape, axes, strict=True))
 
-    def argument(self, name: str, default: Any = None) -> Any:
-        """An argument of the operation, with this rank's rows in place of the trace's."""
+    def move(self, number: int, moves: Sequence[Move], shape: Shape) -> None:
+        """Notes moves of a shard, of this shape, of a tensor like `number`.
 
-        def here(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(here, value))
-            return rows_at(value, self.num_rows) if isinstance(value, int) and not isinstance(value, bool) else value
-
-        return here(self.operation.arguments.get(name, default))
-
-    def send(
-        self,
-        kind: str,
-        axis: str,
-        before: Shape,
-        number: int,
-        after: Shape | None = None,
-        once: int | None = None,
-        dim: int | None = None,
-    ) -> None:
-        """Notes a move of a tensor like `number`."""
+        Entering an axis first, and gathering all that is divided, is remembered.
+        """
         tensor = self.tensors[number]
-        is_wanted = self.is_wanted and tensor.has_gradient
-        after = before if after is None else after
-        sizes = math.prod(before), math.prod(after)
-        self.sent.append(Sent(kind, axis, *sizes, tensor.item_bytes, is_wanted, once, tensor.is_weight, dim))
-
-    def move(self, number: int, moves: Sequence[Move], shape: Shape) -> Shape:
-        """Notes moves of a shard of this shape; returns its shape after them."""
+        gathers = all(move.kind == "gather" for move in moves) and len(moves) == sum(map(bool, self.axes(number)))
         is_first = True
         for move in moves:
             after = list(shape)
@@ -153,26 +128,22 @@ class Case:
                 size = self.sizes[move.axis]
                 is_joined = move.kind in ("gather", "gather_and_enter")
                 after[move.dim] = after[move.dim] * size if is_joined else after[move.dim] // size
-            if move.kind != "enter" or self.tensors[number].dtype.startswith(("float", "bfloat", "complex")):
-                once = number if move.kind == "enter" and is_first else None
-                self.send(move.kind, move.axis, shape, number, tuple(after), once, move.dim)
             is_first = is_first and move.kind == "enter"
+            if move.kind != "enter" or tensor.dtype.startswith(("float", "bfloat", "complex")):
+                once = number if gathers or is_first else None
+                sizes, is_wanted = (math.prod(shape), math.prod(after)), self.is_wanted and tensor.has_gradient
+                self.sent.append(
+                    Sent(move.kind, move.axis, *sizes, tensor.item_bytes, is_wanted, once, tensor.is_weight, move.dim)
+                )
             shape = tuple(after)
-        return shape
 
     def gather(self, number: int) -> None:
-        """Notes that a tensor becomes whole, which is remembered."""
-        shape, axes = self.local(self.shape(number), self.axes(number)), self.axes(number)
-        for dim, axis in enumerate(axes):
-            if axis is not None:
-                after = (*shape[:dim], shape[dim] * self.sizes[axis], *shape[dim + 1 :])
-                self.send("gather", axis, shape, number, after, number, dim)
-                shape = after
+        """Notes that a tensor becomes whole."""
+        axes = self.axes(number)
+        moves = [Move("gather", axis, dim) for dim, axis in enumerate(axes) if axis is not None]
+        self.move(number, moves, self.local(number, axes))
 
     def outcome(self, *results: Axes, axis_of: Mapping[Label, str] | None = None) -> Outcome:
-        """With what was noted, and these layouts of the results."""
-        return Outcome(results, tuple(self.sent), axis_of or {})
-
-    def whole_results(self) -> tuple[Axes, ...]:
-        """Layouts that divide nothing."""
-        return tuple((None,) * len(self.tensors[number].shape) for number in self.operation.results)
+        """With what was noted, and these layouts of the results; they are whole unless given."""
+        whole = tuple((None,) * len(self.tensors[number].shape) for number in self.operation.results)
+        return Outcome(results or whole, tuple(self.sent), axis_of or {})

@@ -5,7 +5,7 @@ the result lacks is summed over, so that its shards add up. The running step and
 what is planned is what runs.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +15,9 @@ from keras_par.plan.layout import Axes
 Label = Hashable
 Labels = Sequence[Label | None]
 # "gather" and "split" change the layout of a dim. "enter" lets a tensor that all ranks hold into a division: its
-# gradient is summed over the axis. "gather_and_enter" is both. "total" and "scatter" add up shards of a sum.
-Kind = Literal["gather", "gather_and_enter", "enter", "split", "total", "scatter"]
+# gradient is summed over the axis. "gather_and_enter" is both. "total" and "scatter" add up shards of a sum; "largest"
+# finds the largest elements, and has no gradient.
+Kind = Literal["gather", "gather_and_enter", "enter", "split", "total", "scatter", "largest"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,26 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Named:
+    """An operation by the names of its dims: all that its division depends on.
+
+    Args:
+        operands: for each operand the names of its dims.
+        result: the names of the result's dims, or of each result's.
+        undivided: names of dims that must be whole.
+        lengths: of some names a length that the axis which divides them must divide, too.
+        combine: what becomes of parts of a result along a divided dim that it lacks: a sum, which may stay divided, a
+            "total" on all ranks, or the "largest".
+    """
+
+    operands: tuple[tuple[Label | None, ...], ...]
+    result: tuple[Label | None, ...]
+    undivided: tuple[Label, ...] = ()
+    lengths: tuple[tuple[Label, int], ...] = ()
+    combine: Literal["sum", "total", "largest"] = "sum"
+
+
+@dataclass(frozen=True)
 class Division:
     """How an operation goes.
 
@@ -36,11 +57,13 @@ class Division:
         axis_of: which axis divides which dim.
         operands: for each operand what is done to it first, in this order.
         result: the layout that shards give the result.
+        is_as_named: False if a dim was divided that must be whole.
     """
 
     axis_of: dict[Label, str]
     operands: tuple[tuple[Move, ...], ...]
     result: Axes
+    is_as_named: bool
 
     def is_cut(self, names: Labels) -> bool:
         """True if of an operand with these dims, whole on all ranks, each takes a part."""
@@ -51,52 +74,61 @@ class Division:
         return tuple(self.axis_of.get(name) for name in names)
 
 
-def divide(
-    layouts: Sequence[Axes | None], labels: Sequence[Labels], result: Labels, undivided: Sequence[Label] = ()
-) -> Division:
+def divide(named: Named, layouts: Sequence[Axes | None], size_of: Callable[[str], int]) -> Division:
     """How an operation goes whose operands are divided so.
 
     Args:
+        named: the operation.
         layouts: for each operand its layout; None for one that is alike on all ranks.
-        labels: for each operand the names of its dims.
-        result: the names of the result's dims.
-        undivided: names of dims that must be whole.
+        size_of: of an axis the number of its ranks.
     """
-    axis_of = agree(layouts, labels, undivided)
-    moves = tuple(fit(layout, names, axis_of) for layout, names in zip(layouts, labels, strict=True))
-    return Division(axis_of, moves, tuple(None if name is None else axis_of.get(name) for name in result))
+    lengths = dict(named.lengths)
+    votes: dict[tuple[Label, str], tuple[int, int]] = {}
+    is_as_named = True
+    for place, (layout, names) in enumerate(zip(layouts, named.operands, strict=True)):
+        for name, axis in zip(names, layout, strict=True) if layout is not None else ():
+            if axis is None or name is None:
+                continue
+            if name in named.undivided or lengths.get(name, 0) % size_of(axis):
+                is_as_named = False
+            else:
+                votes[name, axis] = (votes.get((name, axis), (0, 0))[0] + 1, place)
+    axis_of = elected(votes)
+    moves = tuple(fit(layout, names, axis_of) for layout, names in zip(layouts, named.operands, strict=True))
+    result = tuple(None if name is None else axis_of.get(name) for name in named.result)
+    return Division(axis_of, moves, result, is_as_named)
 
 
-def sums(division: Division, result: Labels, keeps_divided: Callable[[Axes, str], bool]) -> tuple[list[Move], Axes]:
-    """The sums that make a result of shards, and its layout then.
+def sums(
+    named: Named, division: Division, keeps_divided: Callable[[Axes, str], bool] = lambda axes, axis: False
+) -> tuple[list[Move], Axes]:
+    """What makes a result of shards, and its layout then.
 
     Args:
-        division: of the operation.
-        result: the names of the result's dims.
-        keeps_divided: of a layout and an axis, if the sum over that axis stays divided along the last dim.
+        named: the operation.
+        division: of it.
+        keeps_divided: of a layout and an axis, if a sum over that axis stays divided along the last dim.
     """
     axes, moves = list(division.result), []
     for name, axis in division.axis_of.items():
-        if name in result:
+        if name in named.result:
             continue
-        if keeps_divided(tuple(axes), axis):
+        if named.combine == "sum" and keeps_divided(tuple(axes), axis):
             moves.append(Move("scatter", axis, len(axes) - 1))
             axes[-1] = axis
         else:
-            moves.append(Move("total", axis))
+            moves.append(Move("total" if named.combine == "sum" else named.combine, axis))
     return moves, tuple(axes)
 
 
-def agree(layouts: Sequence[Axes | None], labels: Sequence[Labels], undivided: Sequence[Label]) -> dict[Label, str]:
+def elected(votes: Mapping[tuple[Label, str], tuple[int, int]]) -> dict[Label, str]:
     """Which axis divides which dim: each divides one at most, preferably where most operands are divided so.
 
     Among equals the last operand, which has the weights as a rule, stays as it is.
+
+    Args:
+        votes: for dims and axes how many operands are divided so, and the place of the last.
     """
-    votes: dict[tuple[Label, str], tuple[int, int]] = {}
-    for place, (layout, names) in enumerate(zip(layouts, labels, strict=True)):
-        for name, axis in zip(names, layout, strict=True) if layout is not None else ():
-            if axis is not None and name is not None and name not in undivided:
-                votes[name, axis] = (votes.get((name, axis), (0, 0))[0] + 1, place)
     chosen: dict[Label, str] = {}
     for (name, axis), _ in sorted(votes.items(), key=lambda item: item[1], reverse=True):
         if name not in chosen and axis not in chosen.values():

@@ -1,37 +1,21 @@
-"""How the division of a tensor goes on when it is indexed, as arithmetic."""
+"""Names the dims of a tensor that is indexed, so that its division goes on where it can."""
 
 from typing import Any
 
-from keras_par.plan.layout import Axes
+from keras_par.plan.division import Named
 
 
-def indexed(axes: Axes, index: Any) -> Axes | None:
-    """The layout after `tensor[index]`; None if a divided dim is not taken as a whole, or an index is a tensor."""
-    dims = dims_of_index(index if isinstance(index, tuple) else (index,), len(axes))
-    if dims is None or any(axes[dim] is not None for dim, entry in dims if not is_all(entry)):
-        return None
-    return tuple(None if entry is None else axes[dim] for dim, entry in dims if not isinstance(entry, int))
-
-
-def is_all(entry: Any) -> bool:
-    """True if an index's entry takes all of a dim, or makes a new one."""
-    return entry is None or entry == slice(None)
-
-
-def dims_of_index(entries: tuple, ndim: int) -> list[tuple[int, Any]] | None:
-    """Each entry of an index with the dim it is for, all dims included; None for indices by tensors and arrays.
-
-    New dims, which have the entry None, are for no dim, here -1.
-    """
+def indexed(index: Any, ndim: int) -> Named | None:
+    """`tensor[index]` of so many dims, which takes all of a divided dim; None if an index is a tensor or an array."""
+    entries = index if isinstance(index, tuple) else (index,)
     if not all(entry is None or entry is Ellipsis or isinstance(entry, (int, slice)) for entry in entries):
         return None
-    missing = ndim - sum(entry is not None and entry is not Ellipsis for entry in entries)
     if Ellipsis not in entries:
         entries = (*entries, Ellipsis)
-    place = entries.index(Ellipsis)
-    entries = (*entries[:place], *[slice(None)] * missing, *entries[place + 1 :])
-    found, dim = [], 0
-    for entry in entries:
-        found.append((-1 if entry is None else dim, entry))
-        dim += entry is not None
-    return found
+    place, given = entries.index(Ellipsis), sum(entry is not None and entry is not Ellipsis for entry in entries)
+    entries = (*entries[:place], *[slice(None)] * (ndim - given), *entries[place + 1 :])
+    dims = iter(range(len(entries)))
+    named = [(None if entry is None else next(dims), entry) for entry in entries]
+    result = tuple(dim for dim, entry in named if not isinstance(entry, int))
+    partly = tuple(dim for dim, entry in named if entry is not None and entry != slice(None))
+    return Named((tuple(range(ndim)),), result, partly)

@@ -1,58 +1,47 @@
-"""How the division of a tensor goes on when it is reshaped, as arithmetic."""
+"""Names the dims of a tensor that is reshaped, so that its division goes on where it can."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from keras_par.plan.layout import Axes
+from keras_par.plan.division import Label, Named
 
 Sizes = Sequence[Any]  # numbers, or None for what is not known
 
 
-def reshaped(
-    shape: Sizes, axes_before: Axes, new: Sequence[Any], size_of: Callable[[str], int]
-) -> tuple[list[Any], Axes] | None:
-    """The shape of a shard after reshaping to `new`, and its layout; None if shards cannot be reshaped.
+def reshaped(shape: Sizes, new: Sequence[Any]) -> tuple[Named, list[Any]]:
+    """A reshape to `new`, whose dims have the names of the old ones that they begin with, and the sizes it gives.
 
     A divided dim may be the first of those that are joined, or that it falls into.
 
     Args:
         shape: of the whole tensor; None for what is not known.
-        axes_before: its layout.
         new: sizes, of which one may be -1, and any a tensor.
-        size_of: of an axis the number of its ranks.
     """
     old = list(shape)
     sizes: list[Any] = resolved(old, [size if isinstance(size, int) and size >= 0 else None for size in new])
-    if old.count(None) > 1:  # which unknown size is which, only running tells
-        return None
     head, tail = 0, 0
     while head < min(len(old), len(sizes)) and old[head] == sizes[head]:
         head += 1
     while tail < min(len(old), len(sizes)) - head and old[-1 - tail] == sizes[-1 - tail]:
         tail += 1
-    axes: list = [None] * len(sizes)
-    axes[:head] = axes_before[:head]
-    if tail:
-        axes[-tail:] = axes_before[-tail:]
     middle = old[head : len(old) - tail], sizes[head : len(sizes) - tail]
-    if None in middle[0] or None in middle[1]:
-        if any(axes_before[head : len(old) - tail]):
-            return None
-    else:
-        if math.prod(middle[0]) != math.prod(middle[1]):
-            return None
-        for olds, news in pieces(*middle):
-            divided = [dim for dim in olds if axes_before[head + dim] is not None]
-            if not divided:
-                continue
-            firsts = [dim for dim in olds if middle[0][dim] != 1][:1], [dim for dim in news if middle[1][dim] != 1][:1]
-            axis = axes_before[head + divided[0]] or ""
-            if divided != firsts[0] or not firsts[1] or middle[1][firsts[1][0]] % size_of(axis):
-                return None
-            axes[head + firsts[1][0]] = axis
-    local = [size if axis is None else size // size_of(axis) for size, axis in zip(sizes, axes, strict=True)]
-    return [given if size is None else size for size, given in zip(local, new, strict=True)], tuple(axes)
+    is_known = None not in middle[0] and None not in middle[1]
+    names: list[Label | None] = [None] * len(sizes)
+    lengths: list[tuple[Label, int]] = []
+    # Which unknown size is which, only running tells.
+    if old.count(None) < 2 and (not is_known or math.prod(middle[0]) == math.prod(middle[1])):
+        names[:head] = range(head)
+        names[len(sizes) - tail :] = range(len(old) - tail, len(old))
+        for olds, news in pieces(*middle) if is_known else ():
+            first = next((dim for dim in olds if middle[0][dim] != 1), None)
+            into = next((dim for dim in news if middle[1][dim] != 1), None)
+            if first is not None and into is not None:
+                names[head + into] = head + first
+                lengths.append((head + first, middle[1][into]))
+    whole = tuple(dim for dim in range(len(old)) if dim not in names)
+    named = Named((tuple(range(len(old))),), tuple(names), whole, tuple(lengths))
+    return named, [given if size is None else size for size, given in zip(sizes, new, strict=True)]
 
 
 def resolved(old: Sizes, new: list) -> list:

@@ -1,17 +1,14 @@
 """A model's forward pass as a list: which of Keras's operations it calls, with what tensors."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from keras_par.plan.division import Label, Labels
+from keras_par.plan.division import Named
 
 # Models are traced with so many rows: a prime that no other size is a multiple of, so that any size tells its rows.
 TRACED_ROWS = 10007
 
 WHOLE = "whole"  # the name of an operation without a rule
 ASSIGN = "assign"  # of one that gives a variable another value
-LOGITS = "logits"  # the argument that is what a softmax or sigmoid made the output of
 
 Shape = tuple[int, ...]
 
@@ -40,22 +37,6 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Named:
-    """The dims of an operation's operands and result by name, as `plan.division` has them."""
-
-    operands: tuple[Labels, ...]
-    result: Labels
-    undivided: tuple[Label, ...] = ()
-
-
-@dataclass(frozen=True)
-class TensorArgument:
-    """Stands for a tensor among the arguments of an operation."""
-
-    number: int
-
-
-@dataclass(frozen=True)
 class Operation:
     """One call of a function of Keras's backend.
 
@@ -65,7 +46,7 @@ class Operation:
         operands: numbers of the tensors that `named` is about; without names, of all that it reads.
         results: numbers of what it makes.
         named: its dims, None where there is no such rule.
-        arguments: by their names, with `TensorArgument`s.
+        steps: what it is made of where a dim is divided that it otherwise takes whole, None if that is gathered.
         keeps: numbers of its operands and results that its backward pass reads.
         inner: what else that reads: bytes for each element of an operand or result, by the number of that.
         block: the name of the layer that it is part of and that could be computed once more in the backward pass.
@@ -76,10 +57,27 @@ class Operation:
     operands: tuple[int, ...]
     results: tuple[int, ...]
     named: Named | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    steps: "Steps | None" = None
     keeps: tuple[int, ...] = ()
     inner: tuple[tuple[int, float], ...] = ()
     block: str = ""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Operations that one is made of, with numbers of their own.
+
+    Args:
+        tensors: of these.
+        operations: in the order of calling.
+        operands: the numbers of what stands for the operands.
+        results: the numbers of the results.
+    """
+
+    tensors: tuple[Tensor, ...]
+    operations: tuple[Operation, ...]
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -141,10 +139,7 @@ def without_idle_gradients(trace: Trace) -> None:
     reached = set(trace.operations[-1].results) if trace.operations else set()
     for operation in reversed(trace.operations):
         if operation.name == WHOLE or reached.intersection(operation.results):
-            is_read = operation.operands
-            if LOGITS in operation.arguments:
-                is_read = tuple(number for number in is_read if operation.arguments["output"].number != number)
-            reached.update(is_read)
+            reached.update(operation.operands)
     for number, tensor in enumerate(trace.tensors):
         if tensor.has_gradient and number not in reached:
             trace.tensors[number] = replace(tensor, has_gradient=False)

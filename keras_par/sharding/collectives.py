@@ -5,15 +5,18 @@ and the gradient of a shard is that shard of the whole gradient. `enter` and `to
 "Megatron-LM" (2019).
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from keras_par.comm import place
 from keras_par.comm.communicator import Communicator
+from keras_par.plan.division import Move
 from keras_par.plan.layout import length_of, part_of
 from keras_par.sharding.names import unique
 from keras_par.sharding.pieces import from_gather, from_scatter, to_gather, to_scatter
+from keras_par.sharding.shared import once
 
 
 def enter(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
@@ -30,6 +33,11 @@ def total(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
     return differentiable(
         lambda x: group.all_reduce([x], name)[0], lambda upstream: enter(upstream, group), tensor, tensor.shape
     )
+
+
+def largest(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
+    """The largest of the ranks' elements at each place, without a gradient. Costs one all-reduce."""
+    return group.all_reduce([tf.stop_gradient(tensor)], unique("largest"), "max")[0]
 
 
 def split(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
@@ -72,6 +80,25 @@ def scatter(tensor: tf.Tensor, dim: int, group: Communicator) -> tf.Tensor:
         return from_scatter(part, dim, length, group.size)
 
     return differentiable(forward, lambda upstream: gather(upstream, dim, group, length), tensor, shape)
+
+
+def changed(tensor: tf.Tensor, moves: Sequence[Move], group_of: Callable[[str], Communicator]) -> tf.Tensor:
+    """A tensor after some moves along axes, of which `group_of` has the ranks."""
+    for move in moves:
+        tensor = moved(tensor, move, group_of(move.axis))
+    return tensor
+
+
+def moved(tensor: tf.Tensor, move: Move, group: Communicator) -> tf.Tensor:
+    """A tensor after one move along an axis; one of whole numbers has no gradient to be summed."""
+    if move.kind == "enter":
+        if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+            return tensor
+        return once(tensor, f"entered {move.axis}", functools.partial(enter, tensor, group))
+    if move.dim is None:
+        return {"total": total, "largest": largest}[move.kind](tensor, group)
+    change = {"gather": gather, "gather_and_enter": gather_and_enter, "split": split, "scatter": scatter}[move.kind]
+    return change(tensor, move.dim, group)
 
 
 def joined(

@@ -6,30 +6,33 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_par.plan.division import Division, Label, Labels, Move, divide, sums
-from keras_par.sharding.collectives import enter, gather, gather_and_enter, scatter, split, total
+from keras_par.plan.division import Division, Labels, Move, Named, divide, sums
+from keras_par.sharding.collectives import changed
 from keras_par.sharding.following import keeps_divided, note_cut
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.on_use import Deferred, GatheredOnUse, applied
-from keras_par.sharding.shared import once
 from keras_par.sharding.tensor import ShardedTensor
 
 
 def compute(
-    local: Callable[..., tf.Tensor],
+    local: Callable[..., Any],
     operands: Sequence[Any],
     labels: Sequence[Labels],
     result: Labels,
-    undivided: Sequence[Label] = (),
+    otherwise: Callable[..., Any] | None = None,
+    **options: Any,
 ) -> Any:
     """`local(*operands)` where at least one operand is a ShardedTensor.
 
     Args:
-        local: a function of shards; linear in each divided dim that the result lacks.
+        local: a function of shards, which makes a tensor or several alike; linear in each divided dim that the result
+            lacks, unless these are combined in another way.
         operands: tensors, sharded or alike on all ranks, numbers or None.
         labels: for each operand the names of its dims; of numbers none.
         result: the names of the result's dims.
-        undivided: names of dims that must be whole, such as those a softmax is taken over.
+        otherwise: what makes the result of the operands where a dim is divided that must be whole, by other operations
+            that have rules; None if such dims are gathered.
+        options: `undivided`, `lengths` and `combine`, as `Named` has them.
 
     Returns:
         A ShardedTensor if a dim of the result is divided, else a tensor.
@@ -38,23 +41,38 @@ def compute(
     axis that divides a dim which the result lacks, or a reduce-scatter where `following.keeping` leaves it divided.
     Backward it costs one all-reduce for each operand that is alike on all ranks and lacks a divided dim.
     """
+    named = Named(tuple(map(tuple, labels)), tuple(result), **options)
     mesh = next(operand.mesh for operand in operands if isinstance(operand, ShardedTensor))
-    mesh.described(operands, labels, result, undivided)
+    return mesh.computed(operands, named, otherwise, lambda: computed(local, operands, named, otherwise, mesh))
+
+
+def computed(
+    local: Callable[..., Any],
+    operands: Sequence[Any],
+    named: Named,
+    otherwise: Callable[..., Any] | None,
+    mesh: RankMesh,
+) -> Any:
+    """See `compute`."""
     layouts = [operand.axes if isinstance(operand, ShardedTensor) else None for operand in operands]
-    division = divide(layouts, labels, result, undivided)
+    division = divide(named, layouts, mesh.size)
+    if otherwise is not None and not division.is_as_named:
+        return otherwise(*operands)
     is_product = len(operands) > 1
-    sums_over = {name for names in labels for name in names} - set(result)
+    sums_over = {name for names in named.operands for name in names} - set(named.result)
     defers = is_product and bool(sums_over)  # else gradients need no weights
-    given = zip(operands, labels, division.operands, strict=True)
-    parts = [part_of(operand, names, moves, division, mesh, defers) for operand, names, moves in given]
-    value = applied(local, parts)
-    sizes = value.shape.as_list()
-    moves, axes = sums(
-        division, result, lambda axes, axis: is_product and keeps_divided(sizes, list(axes), mesh.size(axis))
-    )
-    for move in moves:
-        value = moved(value, move, mesh)
-    return ShardedTensor(value, axes, mesh) if any(axes) else value
+    given = zip(operands, named.operands, division.operands, strict=True)
+    found = applied(local, [part_of(operand, names, moves, division, mesh, defers) for operand, names, moves in given])
+
+    def shard(value: tf.Tensor) -> Any:
+        sizes = value.shape.as_list()
+        moves, axes = sums(
+            named, division, lambda axes, axis: is_product and keeps_divided(sizes, list(axes), mesh.size(axis))
+        )
+        value = changed(value, moves, mesh.along)
+        return ShardedTensor(value, axes, mesh) if any(axes) else value
+
+    return type(found)(map(shard, found)) if isinstance(found, (list, tuple)) else shard(found)
 
 
 def part_of(
@@ -62,34 +80,11 @@ def part_of(
 ) -> Any:
     """This rank's part of an operand, as the division needs it; with `defers` a weight is gathered on use."""
     if defers and isinstance(operand, GatheredOnUse):
-        return Deferred(operand, functools.partial(changed, moves=moves, mesh=mesh))
+        return Deferred(operand, functools.partial(changed, moves=moves, group_of=mesh.along))
     if isinstance(operand, ShardedTensor):
-        tensor = operand.local
-    elif operand is None or (not names and not tf.is_tensor(operand)):
+        return operand.part(moves)
+    if operand is None or (not names and not tf.is_tensor(operand)):
         return operand
-    else:
-        if division.is_cut(names):
-            note_cut(operand, division.cut(names))
-        tensor = tf.convert_to_tensor(operand)
-    return changed(tensor, moves, mesh)
-
-
-def changed(tensor: tf.Tensor, moves: Sequence[Move], mesh: RankMesh) -> tf.Tensor:
-    """A tensor after some steps."""
-    for move in moves:
-        tensor = moved(tensor, move, mesh)
-    return tensor
-
-
-def moved(tensor: tf.Tensor, move: Move, mesh: RankMesh) -> tf.Tensor:
-    """A tensor after one step along an axis; one of whole numbers has no gradient to be summed."""
-    group = mesh.along(move.axis)
-    if move.kind == "total":
-        return total(tensor, group)
-    if move.kind == "enter":
-        if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
-            return tensor
-        return once(tensor, f"entered {move.axis}", functools.partial(enter, tensor, group))
-    assert move.dim is not None
-    change = {"gather": gather, "gather_and_enter": gather_and_enter, "split": split, "scatter": scatter}[move.kind]
-    return change(tensor, move.dim, group)
+    if division.is_cut(names):
+        note_cut(operand, division.cut(names))
+    return changed(tf.convert_to_tensor(operand), moves, mesh.along)

@@ -1,8 +1,12 @@
 """A mesh of the job's ranks and the communicators along its axes."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.replicated import ReplicatedCommunicator
+from keras_par.plan.division import Named
 from keras_par.plan.layout import Axes, shard_of
 from keras_par.plan.mesh import REPLICA, Mesh
 from keras_par.plan.options import ReduceBy
@@ -78,8 +82,11 @@ class RankMesh:
             return ReplicatedCommunicator(found[axis], found[REPLICA])
         return found[axis]
 
-    def described(self, operands, labels, result, undivided) -> None:
-        """Told of each operation that names dims; a mesh of ranks need not know."""
+    def computed(
+        self, operands: Sequence[Any], named: Named, otherwise: Callable | None, run: Callable[[], Any]
+    ) -> Any:
+        """`run()`, which computes what names its dims; see `compute` for the arguments."""
+        return run()
 
     def local_shape(self, shape, axes: Axes) -> tuple[int, ...]:
         """Shape of this rank's shard of a tensor of `shape`."""

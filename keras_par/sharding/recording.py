@@ -1,15 +1,17 @@
 """Writes down which operations a model calls, while rules meet tensors that nothing divides yet."""
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_par.comm import place
-from keras_par.plan.trace import ASSIGN, LOGITS, WHOLE, Named, Operation, Tensor, TensorArgument, Trace
+from keras_par.plan.division import Named
+from keras_par.plan.trace import ASSIGN, WHOLE, Operation, Steps, Tensor, Trace
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
+
+LOGITS = "_keras_logits"
 
 
 class RecordedTensor(ShardedTensor):
@@ -35,7 +37,15 @@ class RecordedTensor(ShardedTensor):
         return ShardedTensor(local, self.axes, self.mesh)
 
     def __getitem__(self, index):
-        return self.recorder.call("getitem", lambda x, index: x.local[index], (self, index), {})
+        return self.recorder.call("getitem", ShardedTensor.__getitem__, (self, index), {})
+
+
+class Computed(NamedTuple):
+    """What an operation computes by the names of its dims, see `compute`."""
+
+    operands: Sequence[Any]
+    named: Named
+    otherwise: Callable | None
 
 
 class Recorder(RankMesh):
@@ -51,7 +61,8 @@ class Recorder(RankMesh):
         self._numbers: dict[int, tuple[Any, int]] = {}  # by id: a tensor and its number
         self._whole: set[int] = set()  # ids of tensors that were taken whole
         self._depth = 0
-        self._named: list[tuple[Sequence[Any], Named]] = []
+        self._named: list[Computed] = []
+        self._steps: dict[tuple, Steps] = {}  # by operation, its named dims and what it reads
 
     def __eq__(self, other) -> bool:
         return self is other
@@ -68,10 +79,13 @@ class Recorder(RankMesh):
         """Those of the trace that are tensors of its graph, with their numbers."""
         return ((tensor, number) for tensor, number in self._numbers.values() if tf.is_symbolic_tensor(tensor))
 
-    def described(self, operands, labels, result, undivided) -> None:
-        """Notes how the operation under way names the dims of its operands."""
+    def computed(self, operands, named, otherwise, run):
+        """As the mesh's. Notes how the operation under way names the dims of its operands."""
+        if self._depth == 0:
+            return self.call("", lambda *given: self.computed(given, named, otherwise, run), tuple(operands), {})
         if self._depth == 1:
-            self._named.append((operands, Named(tuple(map(tuple, labels)), tuple(result), tuple(undivided))))
+            self._named.append(Computed(operands, named, otherwise))
+        return run()
 
     def assigned(self, variable: RecordedTensor, value: RecordedTensor) -> None:
         """Notes that a variable gets a value."""
@@ -83,7 +97,7 @@ class Recorder(RankMesh):
             self._note(WHOLE, (tensor.number,), ())
         self._whole.add(id(tensor.local))
 
-    def call(self, name: str, rule: Callable, args: tuple, kwargs: dict, original: Callable | None = None) -> Any:
+    def call(self, name: str, rule: Callable, args: tuple, kwargs: dict) -> Any:
         """What a rule makes of arguments, written down unless another rule under way calls it.
 
         Args:
@@ -91,7 +105,6 @@ class Recorder(RankMesh):
             rule: takes the arguments.
             args: by place.
             kwargs: by name.
-            original: what the arguments belong to, if not to the rule.
         """
         self._depth += 1
         begin = num_nodes()
@@ -103,34 +116,52 @@ class Recorder(RankMesh):
             return result
         described, self._named = self._named, []
         made: list[RecordedTensor] = []
-        given = {id(tensor) for tensor in self._tensors((*args, *kwargs.values()))}
-        reads = [self._number(tensor) for tensor in self._tensors((*args, *kwargs.values()))]
-        has_gradient = name != "core.stop_gradient" and any(self.trace.tensors[number].has_gradient for number in reads)
-        is_weight = all(self.trace.tensors[number].is_weight for number in reads)
+        given = list(self._tensors((*args, *kwargs.values())))
+        operands = tuple(map(self._number, given))
+        ends = name == "core.stop_gradient" or any(each.named.combine == "largest" for each in described)
+        has_gradient = not ends and any(self.trace.tensors[number].has_gradient for number in operands)
+        is_weight = all(self.trace.tensors[number].is_weight for number in operands)
 
         def keep(value: Any) -> Any:
             if isinstance(value, (list, tuple)):
                 return type(value)(map(keep, value))
-            if not isinstance(value, (tf.Tensor, ShardedTensor)) or id(value) in given:
+            if not isinstance(value, (tf.Tensor, ShardedTensor)) or any(value is each for each in given):
                 return value
             local = value.local if isinstance(value, ShardedTensor) else value
             made.append(self._new(local, has_gradient and local.dtype.is_floating, is_weight=is_weight))
+            if hasattr(value, LOGITS):  # which losses look for
+                setattr(made[-1], LOGITS, getattr(value, LOGITS))
             return made[-1]
 
         result = keep(result)
         if not made:
             return result
-        operands, named = tuple(reads), None
-        if len(described) == 1 and len(made) == 1:
-            operands, named = tuple(map(self._number, described[0][0])), described[0][1]
-        bound = inspect.signature(original or rule).bind(*args, **kwargs).arguments
-        arguments = {key: self._argument(value) for key, value in bound.items()}
-        logits = getattr(bound.get("output"), "_keras_logits", None)
-        if isinstance(logits, RecordedTensor):
-            operands = (*operands, logits.number)
-            arguments[LOGITS] = TensorArgument(logits.number)
-        self._note(name, operands, tuple(tensor.number for tensor in made), named, arguments, begin)
+        named, steps = None, None
+        if len(described) == 1:
+            [(read, named, otherwise)] = described
+            operands = tuple(map(self._number, read))
+            steps = None if otherwise is None else self._made_of(name, read, named, otherwise)
+        self._note(name, operands, tuple(tensor.number for tensor in made), named, steps, begin)
         return result
+
+    def _made_of(self, name: str, operands: Sequence[Any], named: Named, otherwise: Callable) -> Steps:
+        """What an operation calls of others where its dims are divided."""
+        tensors = [self.trace.tensors[self._number(operand)] for operand in operands]
+        key = name, named, *tensors
+        if key not in self._steps:
+            inner = Recorder(Trace())
+            made: list[int] = []
+
+            def traced() -> None:
+                like = [tf.compat.v1.placeholder(each.dtype, each.shape) for each in tensors]
+                pairs = zip(like, tensors, strict=True)
+                found = otherwise(*(inner._new(each, said.has_gradient, "", said.is_weight) for each, said in pairs))
+                made.extend(map(inner._number, tf.nest.flatten(found)))
+
+            tf.function(traced, autograph=False).get_concrete_function()
+            found = tuple(inner.trace.tensors), tuple(inner.trace.operations)
+            self._steps[key] = Steps(*found, tuple(range(len(tensors))), tuple(made))
+        return self._steps[key]
 
     def _new(self, local: tf.Tensor, has_gradient: bool, path: str = "", is_weight: bool = False) -> RecordedTensor:
         number = self._add(local, has_gradient, path, is_weight)
@@ -177,16 +208,11 @@ class Recorder(RankMesh):
             elif isinstance(value, (tf.Tensor, ShardedTensor)):
                 yield value
 
-    def _argument(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return tuple(map(self._argument, value))
-        return TensorArgument(self._number(value)) if isinstance(value, (tf.Tensor, ShardedTensor)) else value
-
-    def _note(self, name, operands, results, named=None, arguments=None, begin=None) -> None:
+    def _note(self, name, operands, results, named=None, steps=None, begin=None) -> None:
         layer, _ = place.current()
         end = num_nodes()
         self.spans.append((end if begin is None else begin, end))
-        self.trace.operations.append(Operation(name, layer, operands, results, named, arguments or {}))
+        self.trace.operations.append(Operation(name, layer, operands, results, named, steps))
 
 
 def num_nodes() -> int:

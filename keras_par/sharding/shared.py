@@ -3,23 +3,29 @@
 Query, key and value of an attention read the same tensor; its three gradients are then added before one all-reduce.
 """
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from tensorflow.python.eager.record import should_record_backprop
 
-_memory: Callable[[], dict | None] | None = None
+_memory: contextvars.ContextVar[dict | None] = contextvars.ContextVar("keras_par_memory", default=None)
 
 
-def remember_by(memory: Callable[[], dict | None]) -> None:
-    """Says how to find a dictionary that lives as long as the model's call under way; None outside of one."""
-    global _memory
-    _memory = memory
+@contextlib.contextmanager
+def remembered_in(memory: dict | None) -> Iterator[None]:
+    """Within it what is made once is kept in this dictionary, which lives as long as a model's call; None for none."""
+    token = _memory.set(memory)
+    try:
+        yield
+    finally:
+        _memory.reset(token)
 
 
 def once(tensor: tf.Tensor, what: str, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     """`make()`, which makes `what` of `tensor`, or what it was when this call of the model asked for it before."""
-    found = None if _memory is None else _memory()
+    found = _memory.get()
     if found is None:
         return make()
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

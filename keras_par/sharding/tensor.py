@@ -7,9 +7,10 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.plan.division import Move, divide
 from keras_par.plan.indexing import indexed
 from keras_par.plan.layout import Axes
-from keras_par.sharding.collectives import gather
+from keras_par.sharding.collectives import changed, gather
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.shared import is_lost
 
@@ -69,6 +70,17 @@ class ShardedTensor(tf.__internal__.types.Tensor):
             self._whole = graph, full
         return self._whole[1]
 
+    def part(self, moves: Sequence[Move]) -> tf.Tensor:
+        """The shard after some moves. Where these gather all that is divided, it is `whole`."""
+        num_divided = sum(axis is not None for axis in self.axes)
+        if moves and len(moves) == num_divided and all(move.kind == "gather" for move in moves):
+            return self.whole()
+        return changed(self.local, moves, self.mesh.along)
+
+    def begin(self, dim: int) -> int:
+        """Where this rank's shard begins along a dim."""
+        return 0 if self.axes[dim] is None else self.local.shape[dim] * self.group(dim).rank
+
     def group(self, dim: int) -> Communicator:
         """The ranks that divide `dim` among themselves, which must be divided."""
         axis = self.axes[dim]
@@ -115,8 +127,16 @@ class ShardedTensor(tf.__internal__.types.Tensor):
         return f"<ShardedTensor shape={self.shape}, axes={self.axes}, dtype={self.dtype.name}>"
 
     def __getitem__(self, index):
-        kept = indexed(self.axes, index)
-        return self.whole()[index] if kept is None else ShardedTensor(self.local[index], kept, self.mesh)
+        named = indexed(index, self.ndim)
+        if named is None:
+            return self.whole()[index]
+
+        def run() -> Any:
+            division = divide(named, [self.axes], self.mesh.size)
+            local = self.part(division.operands[0])[index]
+            return ShardedTensor(local, division.result, self.mesh) if any(division.result) else local
+
+        return self.mesh.computed([self], named, None, run)
 
 
 def of_shards(local: tf.Tensor, axes: Axes, mesh: RankMesh, shape: Sequence[int]) -> tf.Tensor | ShardedTensor:

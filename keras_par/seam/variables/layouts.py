@@ -54,6 +54,7 @@ def rank_mesh(
         ValueError: it does not hold each rank once, or not in ascending order along each axis, or `zero_ranks` does not
             divide its batch axis.
     """
+    operations.install()  # or else what this mesh divides would be gathered by each operation
     ranks = tuple(int(str(device).rsplit(":", 1)[-1]) for device in device_mesh.devices.flatten())
     num_ranks = world.current().size
     if len(ranks) != num_ranks:
@@ -217,7 +218,6 @@ def distribute_tensor(tensor: Any, layout: Any) -> Any:
     strategy = distribution_lib.distribution() if step is None else step.binding.strategy
     is_strategys = getattr(strategy, "device_mesh", None) is layout.device_mesh
     mesh = (mesh_of(strategy) if is_strategys else None) or rank_mesh(layout.device_mesh)
-    operations.install()
     axes = list(layout.axes)
     batch_axis = None if step is None else strategy.batch_dim_name
     if step is not None and axes and axes[0] == batch_axis:

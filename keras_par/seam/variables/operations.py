@@ -20,7 +20,7 @@ from keras_par.sharding import tensor as tensors
 from keras_par.sharding import window
 from keras_par.sharding.recording import Recorder
 from keras_par.sharding.rules.table import RULES
-from keras_par.sharding.shared import remember_by
+from keras_par.sharding.shared import remembered_in
 from keras_par.sharding.tensor import BINARY, COMPARISONS, ShardedTensor
 from keras_par.sharding.views import is_sharded, made_whole, placement_of
 
@@ -33,11 +33,10 @@ LOOPS = ("scan", "while_loop", "fori_loop", "map", "vectorized_map", "associativ
 
 @functools.cache
 def install() -> None:
-    """Wraps functions of Keras's TensorFlow backend, the first time that something is sharded.
+    """Wraps functions of Keras's TensorFlow backend, before there is a mesh over which something could be sharded.
 
     Those without a rule are left as they are: TensorFlow makes whole what they compute with.
     """
-    remember_by(memory_of_call)
     for name in (*BINARY, *COMPARISONS):
         wrap(tf.Tensor, f"__{name}__", left_operand)
     replaced: dict[Any, Callable] = {}
@@ -87,8 +86,9 @@ def wrapped(original: Callable, name: str) -> Callable:
             args.append(kwargs.pop(parameters[0]))
         recorder = recorder_of(values)
         if recorder is not None:
-            return recorder.call(name, functools.partial(rule, original), tuple(args), kwargs, original)
-        return rule(original, *args, **kwargs)
+            return recorder.call(name, functools.partial(rule, original), tuple(args), kwargs)
+        with remembered_in(memory_of_call()):
+            return rule(original, *args, **kwargs)
 
     return replacement
 

@@ -190,7 +190,6 @@ def become_sharded(variable: keras.Variable, shape) -> bool:
     found = division_of(variable, distribution_lib.distribution(), shape)
     if found is None:
         return False
-    operations.install()
     become(variable, *found)
     return True
 

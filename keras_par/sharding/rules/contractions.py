@@ -77,7 +77,7 @@ def convolved(original, inputs, kernel, channels: tuple[str, str], result: str, 
         [inputs, kernel],
         [("b", *places, "i"), (*taps, *channels)],
         ("b", *places, result),
-        undivided=[*places, *taps, "m"],
+        undivided=(*places, *taps, "m"),
     )
 
 
@@ -92,7 +92,7 @@ def pool(original, inputs, pool_size, strides=None, padding="valid", data_format
         [inputs],
         [names],
         names,
-        undivided=spatial,
+        undivided=tuple(spatial),
     )
 
 

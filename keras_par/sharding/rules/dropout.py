@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_par.plan.layout import Axes
+from keras_par.sharding.compute import compute
 from keras_par.sharding.tensor import ShardedTensor
 
 
@@ -10,8 +10,9 @@ def dropout(original, inputs, rate, noise_shape=None, seed=None):
     """The mask of this rank's rows is drawn from a seed that all share, and cut; nothing is sent."""
     dynamic = tf.shape(inputs.local)
     sizes = [dynamic[dim] if size is None else size for dim, size in enumerate(inputs.shape.as_list())]
-    mask = original(ones_like(inputs, sizes), rate, noise_shape, seed)
-    return inputs.with_local(inputs.local * cut(tf.ensure_shape(mask, inputs.shape), inputs.axes, inputs))
+    mask = tf.ensure_shape(original(ones_like(inputs, sizes), rate, noise_shape, seed), inputs.shape)
+    dims = range(inputs.ndim)
+    return compute(lambda local: local * cut(mask, inputs), [inputs], [dims], dims)
 
 
 def ones_like(inputs: ShardedTensor, sizes: list) -> tf.Tensor:
@@ -22,12 +23,8 @@ def ones_like(inputs: ShardedTensor, sizes: list) -> tf.Tensor:
     return tf.broadcast_to(tf.ones_like(corner), sizes)
 
 
-def cut(tensor: tf.Tensor, axes: Axes, like: ShardedTensor) -> tf.Tensor:
+def cut(tensor: tf.Tensor, like: ShardedTensor) -> tf.Tensor:
     """This rank's shard of a tensor that has no gradient."""
-    for dim, axis in enumerate(axes):
-        if axis is not None:
-            group = like.mesh.along(axis)
-            length = tensor.shape[dim] // group.size
-            begin = [length * group.rank if d == dim else 0 for d in range(tensor.shape.rank)]
-            tensor = tf.slice(tensor, begin, [length if d == dim else -1 for d in range(tensor.shape.rank)])
-    return tensor
+    divided = [dim for dim, axis in enumerate(like.axes) if axis is not None]
+    begin = [like.begin(dim) if dim in divided else 0 for dim in range(like.ndim)]
+    return tf.slice(tensor, begin, [like.local.shape[dim] if dim in divided else -1 for dim in range(like.ndim)])

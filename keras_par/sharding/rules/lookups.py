@@ -4,7 +4,6 @@ import math
 
 import tensorflow as tf
 
-from keras_par.sharding.collectives import total
 from keras_par.sharding.compute import compute
 from keras_par.sharding.rules.dims import dim_of
 from keras_par.sharding.tensor import ShardedTensor, whole
@@ -19,19 +18,20 @@ def take(original, x, indices, axis=None):
     rank = indices.shape.rank
     names = tuple(range(x.ndim))
     result = (*names[:dim], *[f"i{i}" for i in range(rank)], *names[dim + 1 :])
-    if x.axes[dim] is None:
-        return compute(lambda local: original(local, indices, axis), [x], [names], result)
-    group = x.group(dim)
-    length = x.local.shape[dim]
-    indices = tf.where(indices < 0, indices + length * group.size, indices)
-    own = indices - length * group.rank
-    is_own = (own >= 0) & (own < length)
-    is_none = (indices < 0) | (indices >= length * group.size)  # their rows are NaN, where one process would fail
-    rows = original(x.local, tf.where(is_own, own, 0), axis)
-    around = [*[1] * dim, *tf.unstack(tf.shape(indices)), *[1] * (x.ndim - dim - 1)]
-    others = tf.zeros([], rows.dtype)
-    if x.dtype.is_floating:
-        others = tf.where(tf.reshape(is_none, around), tf.constant(math.nan, rows.dtype), others)
-    rows = total(tf.where(tf.reshape(is_own, around), rows, others), group)
-    kept = tuple(None if isinstance(name, str) else x.axes[name] for name in result)
-    return ShardedTensor(rows, kept, x.mesh) if any(kept) else rows
+    begin, length = x.begin(dim), x.shape[dim]
+
+    def local(shard):
+        if x.axes[dim] is None:
+            return original(shard, indices, axis)
+        places = tf.where(indices < 0, indices + length, indices)
+        own = places - begin
+        is_own = (own >= 0) & (own < shard.shape[dim])
+        is_none = (places < 0) | (places >= length)  # their rows are NaN, where one process would fail
+        rows = original(shard, tf.where(is_own, own, 0), axis)
+        around = [*[1] * dim, *tf.unstack(tf.shape(indices)), *[1] * (x.ndim - dim - 1)]
+        others = tf.zeros([], rows.dtype)
+        if x.dtype.is_floating:
+            others = tf.where(tf.reshape(is_none, around), tf.constant(math.nan, rows.dtype), others)
+        return tf.where(tf.reshape(is_own, around), rows, others)
+
+    return compute(local, [x], [names], result)

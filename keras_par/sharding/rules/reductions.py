@@ -1,6 +1,8 @@
 """Operations that reduce, order or normalize elements along dims."""
 
 import math
+from functools import partial
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -9,6 +11,8 @@ from keras_par.sharding.compute import compute
 from keras_par.sharding.names import unique
 from keras_par.sharding.rules.dims import dim_of
 from keras_par.sharding.tensor import ShardedTensor
+
+HALVES = (tf.float16, tf.bfloat16)
 
 
 def dims_of(x, axis) -> list[int]:
@@ -54,44 +58,47 @@ def mean_over(original, x, axis=None, keepdims=False):
 
 def variance_over(original, x, axis=None, keepdims=False):
     """The mean squared distance from the mean. Costs two small all-reduces if a dim is divided."""
-    if num_parts(x, dims_of(x, axis)) == 1:
-        return mean_over(original, x, axis, keepdims)  # local, as means are
-    if x.dtype in (tf.float16, tf.bfloat16):  # in float32, as Keras does
-        wide = variance_over(original, keras.ops.cast(x, "float32"), axis, keepdims)
-        return keras.ops.cast(wide, x.dtype.name)
-    mean = keras.ops.mean(x, axis=axis, keepdims=True)
-    return keras.ops.mean(keras.ops.square(x - mean), axis=axis, keepdims=keepdims)
+
+    def divided(x):
+        if x.dtype in HALVES:  # in float32, as Keras does
+            return keras.ops.cast(divided(keras.ops.cast(x, "float32")), x.dtype.name)
+        mean = keras.ops.mean(x, axis=axis, keepdims=True)
+        return keras.ops.mean(keras.ops.square(x - mean), axis=axis, keepdims=keepdims)
+
+    return reduced_whole(original, x, axis, keepdims, divided)
 
 
 def deviation_over(original, x, axis=None, keepdims=False):
     """The root of the variance."""
-    return keras.ops.sqrt(keras.ops.var(x, axis=axis, keepdims=keepdims))
+    divided = partial(keras.ops.var, axis=axis, keepdims=keepdims)
+    return reduced_whole(original, x, axis, keepdims, lambda x: keras.ops.sqrt(divided(x)))
 
 
 def moments_over(original, x, axes, keepdims=False, synchronized=False):
-    """Mean and variance. Costs two small all-reduces if a dim is divided."""
-    if num_parts(x, dims_of(x, axes)) > 1:
-        is_half = x.dtype in (tf.float16, tf.bfloat16)
-        wide = keras.ops.cast(x, "float32") if is_half else x
+    """Mean and variance. Costs two small all-reduces if a dim is divided, and one more for the mean within."""
+
+    def divided(x):
+        wide = keras.ops.cast(x, "float32") if x.dtype in HALVES else x
         both = keras.ops.mean(wide, axes, keepdims), keras.ops.var(wide, axes, keepdims)
-        if is_half:  # as Keras, for both kinds
+        if x.dtype in HALVES:  # as Keras, for both kinds
             both = tuple(keras.ops.clip(each, tf.float16.min, tf.float16.max) for each in both)
         return tuple(keras.ops.cast(each, x.dtype.name) for each in both)
-    mean, variance = original(x.local, axes, keepdims, synchronized)
-    names = names_after(x, dims_of(x, axes), keepdims)
-    kept = tuple(None if name is None else x.axes[name] for name in names)
-    return ShardedTensor(mean, kept, x.mesh), ShardedTensor(variance, kept, x.mesh)
+
+    return reduced_whole(
+        lambda local, axis, keepdims: original(local, axis, keepdims, synchronized), x, axes, keepdims, divided
+    )
 
 
-def reduced_whole(original, x, axis=None, keepdims=False, **options):
-    """What cannot be put together from shards: `axis` is whole."""
+def reduced_whole(original, x, axis=None, keepdims=False, otherwise=None, **options):
+    """What cannot be put together from shards: `axis` is whole, or what is `otherwise` made of its shards."""
     dims = dims_of(x, axis)
     return compute(
         lambda local: original(local, axis=axis, keepdims=keepdims, **options),
         [x],
         [range(x.ndim)],
         names_after(x, dims, keepdims),
-        undivided=dims,
+        otherwise,
+        undivided=tuple(dims),
     )
 
 
@@ -113,12 +120,14 @@ def argmax(original, x, axis=None, keepdims=False):
     return ShardedTensor(found, kept, x.mesh) if any(kept) else found
 
 
-def along_whole(original, x, axis=-1, **options):
-    """What keeps the shape and needs whole lines along `axis`."""
+def along_whole(original, x, axis=-1, otherwise=None, **options):
+    """What keeps the shape and needs whole lines along `axis`, or what is `otherwise` made of their shards."""
     if axis is None:
         return original(x.whole(), axis=axis, **options)
-    dims = range(x.ndim)
-    return compute(lambda local: original(local, axis=axis, **options), [x], [dims], dims, undivided=dims_of(x, axis))
+    dims, undivided = range(x.ndim), tuple(dims_of(x, axis))
+    return compute(
+        lambda local: original(local, axis=axis, **options), [x], [dims], dims, otherwise, undivided=undivided
+    )
 
 
 def along_whole_or_all(original, x, axis=None, **options):
@@ -128,27 +137,30 @@ def along_whole_or_all(original, x, axis=None, **options):
 
 def softmax(original, x, axis=-1):
     """Costs two all-reduces of one number a line if the dim is divided. Losses find the logits on it, as Keras's do."""
-    if num_parts(x, dims_of(x, axis)) == 1:
-        found = x.with_local(original(x.local, axis=axis))
-    else:
-        powers = keras.ops.exp(x - largest(x, dims_of(x, axis)))
-        found = powers / keras.ops.sum(powers, axis=axis, keepdims=True)
-    found._keras_logits = x if isinstance(found, ShardedTensor) else x.whole()
+
+    def divided(x):
+        powers = keras.ops.exp(x - largest(x, axis))
+        return powers / keras.ops.sum(powers, axis=axis, keepdims=True)
+
+    found = along_whole(original, x, axis, divided)
+    if axis is not None:
+        found._keras_logits = x
     return found
 
 
 def log_softmax(original, x, axis=-1):
     """Costs two all-reduces of one number a line if the dim is divided."""
-    if num_parts(x, dims_of(x, axis)) == 1:
-        return x.with_local(original(x.local, axis=axis))
-    below = x - largest(x, dims_of(x, axis))
-    return below - keras.ops.log(keras.ops.sum(keras.ops.exp(below), axis=axis, keepdims=True))
+
+    def divided(x):
+        below = x - largest(x, axis)
+        return below - keras.ops.log(keras.ops.sum(keras.ops.exp(below), axis=axis, keepdims=True))
+
+    return along_whole(original, x, axis, divided)
 
 
-def largest(x: ShardedTensor, dims: list[int]) -> tf.Tensor:
-    """The largest element along `dims`, which are kept, without a gradient. One all-reduce for each divided one."""
-    value = tf.stop_gradient(tf.reduce_max(x.local, dims, keepdims=True))
-    for axis in filter(None, (x.axes[dim] for dim in dims)):
-        [value] = x.mesh.along(axis).all_reduce([value], unique("largest"), "max")
-    kept = tuple(None if dim in dims else axis for dim, axis in enumerate(x.axes))
-    return ShardedTensor(value, kept, x.mesh) if any(kept) else value
+def largest(x: ShardedTensor, axis) -> Any:
+    """The largest element along dims, which are kept, without a gradient. One all-reduce for each divided one."""
+    dims = dims_of(x, axis)
+    labels = [None if dim in dims else dim for dim in range(x.ndim)]
+    local = partial(tf.reduce_max, axis=dims, keepdims=True)
+    return compute(lambda x: tf.stop_gradient(local(x)), [x], [range(x.ndim)], labels, combine="largest")

@@ -17,7 +17,9 @@ def shape(original, x):
 
 def cast(original, x, dtype):
     """Each shard is cast; what has the dtype stays as it is, with all that Keras has noted on it."""
-    return x if keras.backend.standardize_dtype(dtype) == x.dtype.name else x.with_local(original(x.local, dtype))
+    if keras.backend.standardize_dtype(dtype) == x.dtype.name:
+        return x
+    return compute(lambda local: original(local, dtype), [x], [range(x.ndim)], range(x.ndim))
 
 
 def convert_to_tensor(original, x, dtype=None, sparse=None, ragged=None):
@@ -74,11 +76,17 @@ def reshape(original, x, newshape):
     if isinstance(newshape, tf.Tensor):
         return original(x.whole(), newshape)
     new = [newshape] if isinstance(newshape, int) else list(newshape)
-    found = reshaped(x.shape.as_list(), x.axes, new, x.mesh.size)
-    if found is None:
-        return original(x.whole(), newshape)
-    shape, axes = found
-    return ShardedTensor(original(x.local, shape), axes, x.mesh)
+    old = x.shape.as_list()
+    named, sizes = reshaped(old, new)
+
+    def local(shard):
+        own = [
+            size if name is None or old[name] is None else size * shard.shape[name] // old[name]
+            for size, name in zip(sizes, named.result, strict=True)
+        ]
+        return original(shard, own)
+
+    return compute(local, [x], named.operands, named.result, undivided=named.undivided, lengths=named.lengths)
 
 
 def concatenate(original, xs, axis=0):
@@ -88,7 +96,7 @@ def concatenate(original, xs, axis=0):
     rank = len(xs[0].shape)
     dim = dim_of(axis, rank)
     names = [tuple("joined" if other == dim else other for other in range(rank))] * len(xs)
-    return compute(lambda *local: original(list(local), axis=axis), xs, names, names[0], undivided=["joined"])
+    return compute(lambda *local: original(list(local), axis=axis), xs, names, names[0], undivided=("joined",))
 
 
 def stack(original, x, axis=0):
@@ -102,10 +110,9 @@ def stack(original, x, axis=0):
 
 
 def split(original, x, indices_or_sections, axis=0):
-    """Along a dim that is not divided; else the tensor is whole."""
-    if x.axes[axis] is not None:
-        return original(x.whole(), indices_or_sections, axis)
-    return [x.with_local(part) for part in original(x.local, indices_or_sections, axis)]
+    """Along a dim that is not divided."""
+    dims, undivided = range(x.ndim), (dim_of(axis, x.ndim),)
+    return compute(lambda local: original(local, indices_or_sections, axis), [x], [dims], dims, undivided=undivided)
 
 
 def repeat(original, x, repeats, axis=None):
@@ -120,5 +127,5 @@ def pad(original, x, pad_width, mode="constant", constant_values=None):
     if not isinstance(pad_width, (list, tuple)) or not all(isinstance(pair, (list, tuple)) for pair in pad_width):
         return original(x.whole(), pad_width, mode, constant_values)
     dims = range(x.ndim)
-    padded = [dim for dim in dims if tuple(pad_width[dim]) != (0, 0)]
-    return compute(lambda local: original(local, pad_width, mode, constant_values), [x], [dims], dims, padded)
+    padded = tuple(dim for dim in dims if tuple(pad_width[dim]) != (0, 0))
+    return compute(lambda local: original(local, pad_width, mode, constant_values), [x], [dims], dims, undivided=padded)
