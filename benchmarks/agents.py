@@ -75,9 +75,9 @@ def launch(args: argparse.Namespace, scenario: str, folder: Path) -> int:
     from keras_par.launch.attempts import Job, noted_signals, supervise
     from keras_par.launch.console import Console
     from keras_par.launch.engines import Plan
+    from keras_par.launch.next_world import FixedWorlds
     from keras_par.launch.run_folder import RunFolder
     from keras_par.launch.settings import Settings
-    from keras_par.launch.worlds import FixedWorlds
 
     notes = str(folder.with_suffix(".notes"))
     agents = ["benchmarks.simulated_agents", str(args.ranks), scenario, notes, "--seconds", str(args.seconds)]

@@ -22,7 +22,7 @@ from benchmarks.jobs import alternate, figures_of, mpirun, part, threads
 from benchmarks.overhead import ROWS_PER_RANK, random_rows
 
 GOAL, GOAL_OF_FIRST = 0.5, 5  # percent of a step, and of the first one
-SEAM = "keras_par.seam"
+SEAM = "keras_par.keras_patches"
 
 
 def main():

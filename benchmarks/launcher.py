@@ -124,34 +124,37 @@ def without_watch(fit):
 @contextlib.contextmanager
 def unwatched():
     """As if this process had been started by mpirun itself: no marks, no sampler, notes that nobody reads."""
-    from keras_par.base.heartbeat import NEVER, Page
+    from keras_par.base.heartbeat_page import NEVER, Page
     from keras_par.comm import world
-    from keras_par.job import heartbeat, watched
+    from keras_par.job import rank_heartbeat, watched_collectives
 
-    communicator, marks, beat = world.current(), watched._marks, heartbeat.current()
+    communicator, marks, beat = world.current(), watched_collectives._marks, rank_heartbeat.current()
     communicator._stopped.set()
     communicator._sampler.join()
     world.replace(communicator.inner)
-    watched._marks, heartbeat._heartbeat = None, heartbeat.Heartbeat(Page(stop_before=NEVER), None)
+    watched_collectives._marks, rank_heartbeat._heartbeat = (
+        None,
+        rank_heartbeat.Heartbeat(Page(stop_before=NEVER), None),
+    )
     try:
         yield
     finally:
-        watched._marks, heartbeat._heartbeat = marks, beat
+        watched_collectives._marks, rank_heartbeat._heartbeat = marks, beat
         world.replace(communicator)
         communicator.watch()
 
 
 def python_part():
     """Seconds of Python for one step."""
-    from keras_par.base.heartbeat import NEVER, Page
-    from keras_par.job import heartbeat
+    from keras_par.base.heartbeat_page import NEVER, Page
+    from keras_par.job import rank_heartbeat
 
-    beat = heartbeat.Heartbeat(Page(stop_before=NEVER), None)
+    beat = rank_heartbeat.Heartbeat(Page(stop_before=NEVER), None)
     with beat.call("fit"):
         begin = time.perf_counter()
         for _ in range(20000):
-            beat.enter(heartbeat.DATA)
-            beat.enter(heartbeat.CALLBACK)
+            beat.enter(rank_heartbeat.DATA)
+            beat.enter(rank_heartbeat.CALLBACK)
             beat.begin_step(1)
             beat.end_step({})
         return (time.perf_counter() - begin) / 20000
@@ -161,7 +164,7 @@ def marks_part():
     """Seconds that the four marks of a step with one collective add to a graph that updates variables, as steps do."""
     import tensorflow as tf
 
-    from keras_par.job.watched import Marks
+    from keras_par.job.watched_collectives import Marks
 
     marks, x = Marks(), tf.random.normal([32, 256])
     weights = [tf.Variable(tf.random.normal([256, 256])) for _ in range(4)]
@@ -195,7 +198,7 @@ def sample_part():
     """Seconds of one look at the marks."""
     import tensorflow as tf
 
-    from keras_par.job.watched import Marks
+    from keras_par.job.watched_collectives import Marks
 
     marks = Marks()
     tf.function(lambda x: marks.add(0, [x]))(tf.constant(0.0))

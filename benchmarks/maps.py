@@ -66,11 +66,11 @@ def beside(build, file, kind, machine, num_ranks, meshes, num_rows, length):
     """Rows for a model with the maps of a file and, if it has one, of its backbone's class."""
     import keras
 
+    from keras_par.keras_patches.install import install
     from keras_par.plan.cost import predict
-    from keras_par.plan.setting import Setting
-    from keras_par.seam.install import install
+    from keras_par.plan.training_setup import Setting
     from keras_par.searching.find import find
-    from keras_par.searching.look import look_at
+    from keras_par.searching.model_trace import look_at
 
     def compiled():
         model = build()

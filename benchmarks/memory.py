@@ -90,9 +90,9 @@ def train(make, scale, kind):
 
     import keras_par as kp
     from keras_par.plan.cost import predict
-    from keras_par.plan.setting import Setting
+    from keras_par.plan.training_setup import Setting
     from keras_par.searching.known_machines import machine_of
-    from keras_par.searching.look import look_at
+    from keras_par.searching.model_trace import look_at
 
     known = {}
 
@@ -132,7 +132,7 @@ def train(make, scale, kind):
 def layouts_of(trace, setting, kind):
     """Where the variables lie."""
     from keras_par.searching.find import find
-    from keras_par.searching.maker import options
+    from keras_par.searching.problem_builder import options
 
     if kind == "data parallel":
         return {}

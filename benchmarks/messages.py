@@ -40,7 +40,7 @@ def measure() -> None:
 
     import keras_par as kp
     from keras_par.comm import horovod
-    from keras_par.comm.counting import CountingCommunicator
+    from keras_par.comm.counted import CountingCommunicator
 
     sent: list[tuple[str, str, int, bool]] = []
 

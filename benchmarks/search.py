@@ -111,7 +111,7 @@ def plan(args):
 def planned(name, machine, count):
     """The rows of a model."""
     from keras_par.comm import world
-    from keras_par.searching.look import look_at
+    from keras_par.searching.model_trace import look_at
 
     build, batch_size = builder_of(MODELS[name])
     trace = look_at(build)
@@ -127,7 +127,7 @@ def planned(name, machine, count):
 def predicted(trace, machine, batch_size, mesh, layouts):
     """Seconds of a step."""
     from keras_par.plan.cost import predict
-    from keras_par.plan.setting import Setting
+    from keras_par.plan.training_setup import Setting
 
     setting = Setting(machine, dict(zip(NAMES, mesh, strict=True)), NAMES[0], batch_size)
     return predict(trace, {path: tuple(axes) for path, axes in layouts.items()}, setting).seconds
@@ -181,9 +181,9 @@ WORKERS = {"plan": plan, "train": train}
 
 def plans_of(trace, machine, batch_size, count, name):
     """What is trained: (kind, mesh, layouts)."""
-    from keras_par.plan.setting import Setting
+    from keras_par.plan.training_setup import Setting
     from keras_par.searching.find import find
-    from keras_par.searching.maker import Maker
+    from keras_par.searching.problem_builder import Maker
 
     draw = random.Random(name)
     found = [("data parallel", (2, 1), {})]

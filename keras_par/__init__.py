@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keras_par.distribution.runtime import rank as rank
     from keras_par.distribution.runtime import shutdown as shutdown
     from keras_par.distribution.runtime import size as size
-    from keras_par.launch.call import run as run
+    from keras_par.launch.function_call import run as run
     from keras_par.searching.auto_parallel import AutoParallel as AutoParallel
     from keras_par.searching.search import search as search
 
@@ -49,7 +49,7 @@ _ROOM_OF = {
     "local_rank": "keras_par.distribution.runtime",
     "local_size": "keras_par.distribution.runtime",
     "rank": "keras_par.distribution.runtime",
-    "run": "keras_par.launch.call",
+    "run": "keras_par.launch.function_call",
     "search": "keras_par.searching.search",
     "shutdown": "keras_par.distribution.runtime",
     "size": "keras_par.distribution.runtime",

@@ -14,8 +14,8 @@ def compare_named(name: str, num_ranks: int, mesh: tuple[int, int], machine: str
     """
     from keras_par.plan.layout import matches
     from keras_par.searching.find import find
-    from keras_par.searching.look import look_at
     from keras_par.searching.meshes import DATA, MODEL
+    from keras_par.searching.model_trace import look_at
 
     known, sizes = search_tasks.machine_from(machine), dict(zip((DATA, MODEL), mesh, strict=True))
     trace = look_at(search_tasks.MODELS[name])
@@ -44,7 +44,7 @@ def compare_named(name: str, num_ranks: int, mesh: tuple[int, int], machine: str
 
 def alternatives_of(trace, machine, found) -> list:
     """Of a plan for 8 rows."""
-    from keras_par.plan.setting import Setting
+    from keras_par.plan.training_setup import Setting
     from keras_par.searching.alternatives import alternatives
     from keras_par.searching.meshes import DATA
 
@@ -53,9 +53,9 @@ def alternatives_of(trace, machine, found) -> list:
 
 def options_of(trace, machine, found, shape) -> list:
     """All ways in which a variable of a shape may lie."""
-    from keras_par.plan.setting import Setting
-    from keras_par.searching.maker import options
+    from keras_par.plan.training_setup import Setting
     from keras_par.searching.meshes import DATA
+    from keras_par.searching.problem_builder import options
 
     return options(shape, Setting(machine, found.best.mesh, DATA, 8))
 
@@ -63,7 +63,7 @@ def options_of(trace, machine, found, shape) -> list:
 def of_drawn(kind: str, parts, search: str, share: float, machine: str) -> dict:
     """The alternatives to what is found for a model of random parts in a share of the memory that it would take."""
     from keras_par.searching.find import find
-    from keras_par.searching.look import look_at
+    from keras_par.searching.model_trace import look_at
 
     trace, known = look_at(search_tasks.drawn(kind, parts)), search_tasks.machine_from(machine)
     keras.utils.clear_session(free_memory=False)

@@ -223,8 +223,8 @@ def trained(name: str, distributed: bool, weighted: bool = False, **compiled) ->
 
 def kinds(model: keras.Model) -> dict[str, str]:
     """What a rank takes the losses of the table for, each of which a model has in their order."""
-    from keras_par.seam.models.binding import bound
-    from keras_par.seam.step.batch_loss import kind_of
+    from keras_par.keras_patches.models.binding import bound
+    from keras_par.keras_patches.step.batch_loss import kind_of
 
     losses = model._compile_loss._flat_losses
     return {name: kind_of(each.loss, bound(model).kinds_of_losses) for name, each in zip(LOSSES, losses, strict=True)}
@@ -294,7 +294,7 @@ def said_of_layer(name: str) -> dict:
 
 def may_mix() -> dict[str, bool]:
     """Which models are looked at for layers that mix rows."""
-    from keras_par.seam.call.row_probe import may_mix_rows
+    from keras_par.keras_patches.trainer.row_probe import may_mix_rows
 
     dense, inputs = keras.layers.Dense, keras.Input((8,))
 

@@ -13,7 +13,7 @@ from tests.random_tasks import logged
 def say(odd: bool, in_function: bool) -> list[str]:
     """What two steps by hand say, of a model with looked-up rows and batch normalization if it is `odd`."""
     import keras_par as kp
-    from keras_par.comm import by_hand
+    from keras_par.comm import custom_loop
 
     inputs = layers.Input((3,))
     first = layers.Embedding(5, 4) if odd else layers.Rescaling(0.5)
@@ -30,7 +30,7 @@ def say(odd: bool, in_function: bool) -> list[str]:
 
     optimizer.build(model.trainable_variables)
     kp.broadcast_variables(model.variables)
-    unsaid = mock.patch.multiple(by_hand, _said=set(), _normalized=[])
+    unsaid = mock.patch.multiple(custom_loop, _said=set(), _normalized=[])
     with logged() as messages, unsaid:
         run = tf.function(step) if in_function else step
         for _ in range(2):

@@ -48,11 +48,11 @@ def of_itself(communicator) -> Iterator[str]:
         yield f"rank {rank} of {size} among {ranks}"
     if not 0 <= communicator.local_rank < communicator.local_size:
         yield f"local rank {communicator.local_rank} of {communicator.local_size}"
-    if communicator.through("auto").size != size or communicator.through("horovod").size != size:
+    if communicator.routed_by("auto").size != size or communicator.routed_by("horovod").size != size:
         yield "another size through another way"
     for kind in COLLECTIVES:
-        if communicator.road(kind, [tf.zeros([2])]) not in ("horovod", "shared_memory", "two_levels", None):
-            yield f"an unknown road for {kind}"
+        if communicator.route(kind, [tf.zeros([2])]) not in ("horovod", "shared_memory", "two_levels", None):
+            yield f"an unknown route for {kind}"
 
 
 def given(rank: int, shape: tuple[int, ...], dtype: tf.DType, offset: int = 0) -> np.ndarray:

@@ -4,10 +4,10 @@ import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.comm.communicator import COLLECTIVES
-from keras_par.comm.counting import CountingCommunicator
-from keras_par.comm.measuring import MeasuringCommunicator
+from keras_par.comm.counted import CountingCommunicator
 from keras_par.comm.planned import PlannedCommunicator
 from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.timed import MeasuringCommunicator
 from keras_par.comm.two_levels import TwoLevelCommunicator
 from keras_par.comm.wrapped import WrappedCommunicator
 from tests.communicator_contract import breaches
@@ -20,14 +20,14 @@ def halves(size: int) -> list[list[int]]:
 
 def two_levels(current) -> TwoLevelCommunicator:
     """As if the two halves of the ranks were on hosts of their own."""
-    horovod = current.through("horovod")
+    horovod = current.routed_by("horovod")
     across = horovod.group([list(pair) for pair in zip(*halves(current.size), strict=True)])
     return TwoLevelCommunicator(horovod, current.group(halves(current.size)), across)
 
 
 KINDS = {
     "active": lambda current: current,
-    "horovod": lambda current: current.through("horovod"),
+    "horovod": lambda current: current.routed_by("horovod"),
     "counting": CountingCommunicator,
     "measuring": MeasuringCommunicator,
     "counted and measured": lambda current: CountingCommunicator(MeasuringCommunicator(current)),
@@ -75,19 +75,19 @@ def look(kind: str) -> dict:
     return {
         "size": communicator.size,
         "breaches": breaches(communicator, f"contract.{kind}", real=kind != "planned"),
-        "roads": sorted({str(communicator.road("all_reduce", [tf.zeros([1])])), str(road_in_graph(communicator))}),
+        "routes": sorted({str(communicator.route("all_reduce", [tf.zeros([1])])), str(road_in_graph(communicator))}),
     }
 
 
 def road_in_graph(communicator) -> str | None:
-    roads = []
+    routes = []
 
     @tf.function(autograph=False)
     def trace():
-        roads.append(communicator.road("all_reduce", [tf.zeros([1])]))
+        routes.append(communicator.route("all_reduce", [tf.zeros([1])]))
 
     trace()
-    return roads[0]
+    return routes[0]
 
 
 def look_at_broken(breach: str) -> list[str]:

@@ -48,8 +48,8 @@ def bytes_of_data_parallel(build, batch_size: int, machine) -> int:
     """What a rank holds by its plan where only rows are divided."""
     import keras_par as kp
     from keras_par.plan.cost import predict
-    from keras_par.plan.setting import Setting
-    from keras_par.searching.look import look_at
+    from keras_par.plan.training_setup import Setting
+    from keras_par.searching.model_trace import look_at
 
     mesh = {"batch": kp.size(), "model": 1}
     return predict(look_at(build), {}, Setting(machine, mesh, "batch", batch_size)).num_bytes

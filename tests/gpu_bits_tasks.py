@@ -112,7 +112,7 @@ def bits_of_gpus(rank: int, bits: float, shared: bool, in_own_order: bool):
     import tensorflow as tf
     from tensorflow.python.framework import indexed_slices
 
-    from keras_par.seam.update import variable_update
+    from keras_par.keras_patches.update import variable_update
     from keras_par.sharding import copies
 
     update, add = variable_update.update_stored, indexed_slices.gen_math_ops.unsorted_segment_sum

@@ -215,12 +215,12 @@ def noted(looks: list, distributed: bool):
     """Notes each batch that is looked at."""
     if not distributed:
         return contextlib.nullcontext()
-    from keras_par.seam.call import probe
+    from keras_par.keras_patches.trainer import scalar_probe
 
-    original = probe.peek
+    original = scalar_probe.peek
 
     def peek(*args):
         looks.append(args)
         return original(*args)
 
-    return mock.patch.object(probe, "peek", peek)
+    return mock.patch.object(scalar_probe, "peek", peek)

@@ -97,7 +97,7 @@ def train_by_two_strategies(distributed: bool) -> dict:
     weights = [model.get_weights() for model in models]
     if not distributed:
         return {"weights": weights}
-    from keras_par.sharding.views import is_summed_backward
+    from keras_par.sharding.variable_views import is_summed_backward
 
     return {"weights": weights, "summed": [is_summed_backward(model.layers[0].kernel) for model in models]}
 
@@ -106,7 +106,7 @@ def make_slots(axes: dict[str, tuple]) -> dict:
     """The shapes of a divided kernel and of a slot for it, where its placement is given these axes."""
     from dataclasses import replace
 
-    from keras_par.sharding.views import PLACEMENT, placement_of
+    from keras_par.sharding.variable_views import PLACEMENT, placement_of
 
     with dividing({".*kernel": (None, "model")}, (1, 2)):
         kernel = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8)]).layers[0].kernel
@@ -126,7 +126,7 @@ def dividing(layout: dict[str, tuple], mesh: tuple[int, ...], names: tuple[str, 
     """A strategy's scope, in which collectives are counted; gives what is known about the rank."""
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counting import CountingCommunicator
+    from keras_par.comm.counted import CountingCommunicator
 
     layout_map = keras.distribution.LayoutMap(keras.distribution.DeviceMesh(mesh, names))
     for pattern, axes in layout.items():

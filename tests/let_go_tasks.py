@@ -31,7 +31,7 @@ def tuned(is_tuned: bool = True) -> tf.data.Dataset:
 
 def seconds() -> list[float]:
     """How long it takes to let go of each of some iterators that have lived for a while."""
-    from keras_par.seam.feed.let_go import let_go_aside
+    from keras_par.keras_patches.inputs.iterator_disposal import let_go_aside
 
     found = []
     for _ in range(COUNT):
@@ -47,10 +47,10 @@ def seconds() -> list[float]:
 def fit(is_tuned: bool) -> dict:
     """How many iterators of a training and its evaluations were to be let go aside, and how many were soon after it."""
     import keras_par as kp
-    from keras_par.seam.feed import let_go
+    from keras_par.keras_patches.inputs import iterator_disposal
 
     made, deleted = [], []
-    iterate, delete = let_go.DeletedAside.__iter__, let_go._delete
+    iterate, delete = iterator_disposal.DeletedAside.__iter__, iterator_disposal._delete
 
     def noted(self):
         made.append(self)
@@ -60,7 +60,7 @@ def fit(is_tuned: bool) -> dict:
         delete(handle)
         deleted.append(handle)
 
-    let_go.DeletedAside.__iter__, let_go._delete = noted, counted
+    iterator_disposal.DeletedAside.__iter__, iterator_disposal._delete = noted, counted
     try:
         with kp.DataParallel().scope():
             model = keras.Sequential([keras.layers.Input((300,)), keras.layers.Dense(1)])
@@ -70,7 +70,7 @@ def fit(is_tuned: bool) -> dict:
         while len(deleted) < len(made) and time.monotonic() < end:
             time.sleep(0.05)
     finally:
-        let_go.DeletedAside.__iter__, let_go._delete = iterate, delete
+        iterator_disposal.DeletedAside.__iter__, iterator_disposal._delete = iterate, delete
     return {"size": kp.size(), "made": len(made), "deleted": len(deleted)}
 
 

@@ -136,8 +136,8 @@ def image(x: Any) -> Any:
 
 def functions(with_rule: bool) -> Iterator[tuple[str, Callable]]:
     """The functions of the backend that have a rule, or have none, with the names that rules have or would have."""
-    from keras_par.seam.table.keras_names import located
-    from keras_par.seam.variables.operations import BACKEND, LOOPS, ROOMS
+    from keras_par.keras_patches.table.keras_names import located
+    from keras_par.keras_patches.variables.operations import BACKEND, LOOPS, ROOMS
     from keras_par.sharding.rules.table import RULES
 
     for room in ROOMS:
@@ -206,8 +206,8 @@ def differences(in_turns: bool, with_rule: bool = False, axes: tuple = (None, "m
     """
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counting import CountingCommunicator
-    from keras_par.seam.variables.layouts import divide, rank_mesh
+    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.keras_patches.variables.layouts import divide, rank_mesh
 
     mesh = keras.distribution.DeviceMesh((1, kp.size()), ("batch", "model"))
     layout_map = keras.distribution.LayoutMap(mesh)
@@ -256,8 +256,8 @@ def unplanned(axes: tuple) -> dict[str, Any]:
     """
     from keras_par.comm import world
     from keras_par.comm.planned import PlannedCommunicator
+    from keras_par.keras_patches.variables import operations
     from keras_par.plan.mesh import Mesh
-    from keras_par.seam.variables import operations
     from keras_par.sharding.mesh import RankMesh
 
     operations.install()
@@ -303,8 +303,8 @@ def planned(name: str, function: Callable, axes: tuple) -> Counter:
 def sent(name: str, function: Callable, axes: tuple, mesh: Any) -> Counter:
     """What a rank sends for a function of a sharded tensor, and its gradient, in a graph."""
     from keras_par.comm import world
-    from keras_par.comm.counting import CountingCommunicator
-    from keras_par.seam.variables.layouts import divide
+    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.keras_patches.variables.layouts import divide
 
     before = world.replace(counting := CountingCommunicator(world.current()))
     try:

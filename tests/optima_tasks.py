@@ -81,8 +81,8 @@ def find_best(
 ) -> list[dict]:
     """The plan for each batch size, beside the best of each other mesh and plain data parallel."""
     from keras_par.searching.find import find
-    from keras_par.searching.look import look_at
     from keras_par.searching.meshes import DATA, MODEL
+    from keras_par.searching.model_trace import look_at
 
     trace = look_at(lambda: MODELS[name](**sizes), input_shape)
     keras.utils.clear_session(free_memory=False)

@@ -41,7 +41,7 @@ def run_transformer(mesh: tuple[int, ...]) -> dict:
 
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counting import CountingCommunicator
+    from keras_par.comm.counted import CountingCommunicator
 
     keras.utils.set_random_seed(1)
     with kp.load_strategy("megatron", mesh=mesh).scope():
@@ -97,7 +97,7 @@ def count_blocks() -> dict:
 
 def hold_block() -> dict:
     """The share of parameters and slots of a 1024-4096-1024 block, and the largest tensor made while it was built."""
-    from keras_par.seam.variables.sharded_variable import ShardedVariable
+    from keras_par.keras_patches.variables.sharded_variable import ShardedVariable
     from tests.layout_tasks import dividing
 
     largest = 0

@@ -56,7 +56,7 @@ def strategy(kind: str):
 
 def reduced(model: keras.Model) -> dict:
     """The collectives of the first trace of each step, and the bytes of the model's gradients."""
-    from keras_par.seam.models.binding import bound
+    from keras_par.keras_patches.models.binding import bound
 
     calls = bound(model).collectives
     return {
@@ -67,7 +67,7 @@ def reduced(model: keras.Model) -> dict:
 
 def programs() -> dict[str, type]:
     """Programs that a strategy may supply: one written for this test, and some with a fault each."""
-    from keras_par.seam.call.program import Direct, Program
+    from keras_par.keras_patches.trainer.step_program import Direct, Program
     from keras_par.sharding import step as steps
 
     class Written(Program):

@@ -90,7 +90,7 @@ def exchanges(num_epochs: int, every_seconds: float) -> list:
     """The names of the collectives, as they were called eagerly or traced, of epochs of 64 steps with a bar."""
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counting import CountingCommunicator
+    from keras_par.comm.counted import CountingCommunicator
     from tests.cases import rows
 
     x, y = rows(64 * 4)
@@ -113,7 +113,7 @@ def late_rank(wait: float) -> dict:
 
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.measuring import MeasuringCommunicator
+    from keras_par.comm.timed import MeasuringCommunicator
 
     measuring = MeasuringCommunicator(world.current())
 
@@ -145,8 +145,8 @@ def order_of_clocks() -> dict:
     """Which clock readings of two collectives wait for which, in a traced function, and how often each is read."""
     import tensorflow as tf
 
-    from keras_par.comm.measuring import MeasuringCommunicator
     from keras_par.comm.solo import SoloCommunicator
+    from keras_par.comm.timed import MeasuringCommunicator
 
     measuring = MeasuringCommunicator(SoloCommunicator())
 

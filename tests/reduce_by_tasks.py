@@ -59,7 +59,7 @@ def train(ways: list[str], epochs: int, mesh: tuple[int, ...] | None = None, com
     described = [kp.describe(model) for model in models]
     return {
         "size": kp.size(),
-        "roads": [[call.road for call in each.collectives["train_step"]] for each in described],
+        "routes": [[call.route for call in each.collectives["train_step"]] for each in described],
         "texts": [str(each) for each in described],
         "weights": [weights(model) for model in models],
     }

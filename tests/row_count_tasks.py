@@ -26,7 +26,7 @@ def differences(
 
     Each function is called with the number in the place of each argument in turn.
     """
-    from keras_par.seam.rows.batch_rows import RowCount
+    from keras_par.keras_patches.rows.batch_rows import RowCount
 
     count, found = 0, []
     with tf.Graph().as_default() if in_graph else tf.init_scope():
@@ -93,7 +93,7 @@ def described(leaf: Any) -> Any:
 
 def as_python() -> list[tuple[str, Any, Any]]:
     """What Python makes of a number of rows, and of an `int`."""
-    from keras_par.seam.rows.batch_rows import RowCount
+    from keras_par.keras_patches.rows.batch_rows import RowCount
 
     rows = RowCount(SIZE, (1,))
     x = np.ones((2, SIZE), "float32")

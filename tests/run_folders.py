@@ -5,7 +5,7 @@ import math
 import random
 from pathlib import Path
 
-from keras_par.base.heartbeat import bucket
+from keras_par.base.heartbeat_page import bucket
 
 STARTED = 1_763_650_000.0  # 2025-11-20 14:46:40 UTC
 STACK = 'Thread 0x7f (newest call first):\n  File "train.py", line 31 in load\n  File "train.py", line 58 in <module>\n'

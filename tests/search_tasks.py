@@ -120,7 +120,7 @@ MODELS = {each.__name__: each for each in ALL}
 
 def seen(build: Callable[[], keras.Model]):
     """The trace that the search makes of a model, of which no more is left."""
-    from keras_par.searching.look import look_at
+    from keras_par.searching.model_trace import look_at
 
     trace = look_at(build)
     keras.utils.clear_session(free_memory=False)
@@ -161,7 +161,7 @@ def compare(
     from keras_par.plan.cost import predict
     from keras_par.plan.layout import divided
     from keras_par.plan.mesh import Mesh
-    from keras_par.plan.setting import Setting
+    from keras_par.plan.training_setup import Setting
     from keras_par.searching.known_machines import machine_of
     from keras_par.searching.meshes import named
 
@@ -202,8 +202,8 @@ def traced(
     import keras_par as kp
     from keras_par.comm import world
     from keras_par.comm.planned import PlannedCommunicator
-    from keras_par.seam.call.dry_step import trace_training_step
-    from keras_par.seam.models.binding import bind, bound
+    from keras_par.keras_patches.models.binding import bind, bound
+    from keras_par.keras_patches.trainer.abstract_step import trace_training_step
     from keras_par.searching.meshes import named
 
     before = world.replace(PlannedCommunicator(range(math.prod(mesh))))
@@ -350,18 +350,18 @@ def costs_of_best(kind: str, parts, batch_size: int, machine: str, settings) -> 
     of which the largest counts.
     """
     from keras_par.plan import cost
-    from keras_par.plan.setting import Setting
-    from keras_par.searching import dynamic, maker
+    from keras_par.plan.training_setup import Setting
+    from keras_par.searching import dynamic, problem_builder
 
     trace, results = seen(drawn(kind, parts)), []
     for mesh, bucket_bytes in settings:
         sizes = dict(zip(("batch", "model"), mesh, strict=True))
         size = bucket_bytes or cost.BUCKET_BYTES
-        patches = [mock.patch.object(module, "BUCKET_BYTES", size) for module in (cost, maker)]
+        patches = [mock.patch.object(module, "BUCKET_BYTES", size) for module in (cost, problem_builder)]
         with contextlib.ExitStack() as stack:
             for patch in (*patches, mock.patch.object(cost, "most_held", all_held)):
                 stack.enter_context(patch)
-            made = maker.Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
+            made = problem_builder.Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
             problem = made.problem()
             choice = dynamic.solve(problem)
             found = cost.predict(trace, made.layouts(choice), made.setting)
@@ -458,7 +458,7 @@ def train_two_inline(machine: str) -> dict:
     import logging
 
     import keras_par as kp
-    from keras_par.sharding.views import sharded
+    from keras_par.sharding.variable_views import sharded
 
     told: list[str] = []
     handler = logging.Handler()
@@ -490,7 +490,7 @@ def seconds_of_widths(
 
     What else could be is asked about, too.
     """
-    from keras_par.plan.setting import Setting
+    from keras_par.plan.training_setup import Setting
     from keras_par.searching import dynamic
     from keras_par.searching.alternatives import alternatives
     from keras_par.searching.find import find

@@ -134,7 +134,7 @@ def train_plain() -> dict:
 def train_distributed() -> dict:
     """The same under a strategy."""
     import keras_par as kp
-    from keras_par.seam.feed.shards import EvenShard
+    from keras_par.keras_patches.inputs.shards import EvenShard
 
     cut = []
     original = tf.data.Dataset.__iter__

@@ -36,7 +36,7 @@ def train(name: str, distributed: bool) -> dict:
 
 def judge(losses: list[tuple[float, float, float]]) -> list[str | None]:
     """What losses of a batch and its halves, drawn with random numbers and taken for means, are said to be."""
-    from keras_par.seam.call.halves import NEAR, judged
+    from keras_par.keras_patches.trainer.half_batches import NEAR, judged
 
     return [judged(*each, NEAR) for each in losses]
 

@@ -204,7 +204,7 @@ def count_collectives(name: str, eagerly: bool = False, **options) -> dict:
     """The collectives of a case's steps as they were traced, or with `eagerly` as they ran, and its iterations."""
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counting import CountingCommunicator
+    from keras_par.comm.counted import CountingCommunicator
 
     case = CASES[name]
     keras.utils.set_random_seed(1)
@@ -614,8 +614,8 @@ def save_and_load(path: str) -> dict:
 
 def missing_private_name() -> str:
     """What is said when Keras lacks a name that keras_par relies on."""
-    from keras_par.seam.table import private
-    from keras_par.seam.table.uses import Use
+    from keras_par.keras_patches.table import private
+    from keras_par.keras_patches.table.uses import Use
 
     before = private.USES
     private.USES = (Use("keras.src.trainers.trainer:Trainer._no_such_method", "to test"),)

@@ -20,9 +20,9 @@ def test_the_contract_is_kept(kind, size, ranks):
     assert [result["size"] for result in results] == [SIZES.get(kind, size)] * size
     assert [result["breaches"] for result in results] == [[]] * size
     if SIZES.get(kind, size) > 1 and (kind == "horovod" or size == 3):  # one of the three wants no shared memory
-        assert results[0]["roads"] == ["horovod"]
+        assert results[0]["routes"] == ["horovod"]
     elif kind == "active" and size > 1:
-        assert results[0]["roads"] == ["horovod", "shared_memory"]
+        assert results[0]["routes"] == ["horovod", "shared_memory"]
 
 
 @pytest.mark.parametrize("kind", ["active", "two levels", "group of half", "measured group of half"])
@@ -31,7 +31,7 @@ def test_the_contract_is_kept_in_groups_of_ranks(kind, ranks):
     assert [result["size"] for result in results] == [2 if "group" in kind else 4] * 4
     assert [result["breaches"] for result in results] == [[]] * 4
     in_graphs = "two_levels" if kind == "two levels" else "shared_memory"
-    assert [result["roads"] for result in results] == [["horovod", in_graphs]] * 4
+    assert [result["routes"] for result in results] == [["horovod", in_graphs]] * 4
 
 
 @pytest.mark.parametrize("launcher", [pytest.param("horovodrun --gloo", marks=pytest.mark.slow), "keras-par run"])

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from keras_par.agent.knocks import Knocks
+from keras_par.agent.reachability import Knocks
 from keras_par.agent.states import State
 from keras_par.launch.hang_watch import Connections
 from keras_par.launch.members import Member, Members

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from keras_par.job import launch
-from keras_par.job.launch import Launch, first_host
+from keras_par.job import launch_environment
+from keras_par.job.launch_environment import Launch, first_host
 from tests.jobs import write_script
 from tests.ranks.pool import environment
 
@@ -101,7 +101,7 @@ LAUNCHES = {
 def test_launches(variables, expected, clean, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert launch.detect() == expected
+    assert launch_environment.detect() == expected
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def clean(monkeypatch):
 )
 def test_impossible_ranks_are_refused(variables, said):
     with pytest.raises(RuntimeError) as caught:
-        launch.by_hand(variables)
+        launch_environment.by_hand(variables)
     assert str(caught.value).startswith(f"keras-par: {said}")
 
 
@@ -143,7 +143,7 @@ MEETINGS = {
 
 @pytest.mark.parametrize(("variables", "expected"), MEETINGS.values(), ids=MEETINGS)
 def test_ranks_meet(variables, expected):
-    assert str(launch.meeting_point(variables)) == expected
+    assert str(launch_environment.meeting_point(variables)) == expected
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_mesh_trains_as_one_process(mesh, pools, figure):
 @pytest.mark.parametrize("kind", ["active", "horovod"])
 def test_the_contract_of_collectives_is_kept(kind, pools, figure):
     results = pools(2).run(look, SECONDS, kind=kind)
-    figure(f"eagerly and in a graph by {results[0]['roads']}")
+    figure(f"eagerly and in a graph by {results[0]['routes']}")
     assert [result["breaches"] for result in results] == [[]] * 2
 
 

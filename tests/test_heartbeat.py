@@ -12,7 +12,7 @@ import pytest
 
 from keras_par.agent.notes import parsed
 from keras_par.agent.rank_process import seconds_by_phase
-from keras_par.base.heartbeat import (
+from keras_par.base.heartbeat_page import (
     AT_ONCE,
     BY_USER,
     FOR_ANOTHER_WORLD,
@@ -24,8 +24,8 @@ from keras_par.base.heartbeat import (
     bucket,
     clipped,
 )
-from keras_par.job import heartbeat
-from keras_par.job.heartbeat import Heartbeat
+from keras_par.job import rank_heartbeat
+from keras_par.job.rank_heartbeat import Heartbeat
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def test_time_is_divided_among_phases():
     with beat.call("fit"):
         called = time.monotonic()
         beat.begin_epoch(2, 5)
-        beat.enter(heartbeat.DATA)
+        beat.enter(rank_heartbeat.DATA)
         time.sleep(0.02)
-        beat.enter(heartbeat.CALLBACK)
+        beat.enter(rank_heartbeat.CALLBACK)
         beat.begin_step(1)
         assert (beat.page.epoch, beat.page.step, beat.page.steps) == (2, 6, 1)
         assert PHASES[beat.page.phase] == "step"
@@ -60,7 +60,7 @@ def test_all_time_is_told_and_that_in_collectives_as_reducing(beat):
     """Also of those that Python waits for, outside of steps."""
     beat.page.pid = os.getpid()
     with beat.call("fit"):
-        beat.enter(heartbeat.DATA)
+        beat.enter(rank_heartbeat.DATA)
         beat.begin_step(1)
         beat.end_step({})
         with beat.collective("kp.mean"):
@@ -142,7 +142,7 @@ def test_a_rank_does_not_stop_by_itself(beat):
 
 def test_nobody_watches_a_process_that_no_launcher_started(monkeypatch):
     monkeypatch.delenv("KERAS_PAR_WATCH", raising=False)
-    assert heartbeat.inherited() is None
+    assert rank_heartbeat.inherited() is None
 
 
 def test_a_child_of_a_rank_does_not_write_on_its_page(monkeypatch, tmp_path):
@@ -152,7 +152,7 @@ def test_a_child_of_a_rank_does_not_write_on_its_page(monkeypatch, tmp_path):
         other.flush()
         for number in (other.fileno(), 9999):
             monkeypatch.setenv("KERAS_PAR_WATCH", f"{number},{number},{number}")
-            assert heartbeat.inherited() is None
+            assert rank_heartbeat.inherited() is None
         assert (tmp_path / "other").read_bytes() == b"x" * 10000
 
 
@@ -201,4 +201,4 @@ def test_where_a_call_is_left_by_what_is_no_error_is_told(error):
 )
 def test_garbage_in_the_launchers_variable_is_no_watcher(text, monkeypatch):
     monkeypatch.setenv("KERAS_PAR_WATCH", text)
-    assert heartbeat.inherited() is None
+    assert rank_heartbeat.inherited() is None

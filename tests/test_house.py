@@ -1,4 +1,4 @@
-"""The rules of the house: imports go down, Keras's private parts stay in seam/, importing the package is light."""
+"""The rules of the house: imports go down, Keras's private parts stay in one room, importing the package is light."""
 
 import ast
 import fnmatch
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_par.seam.page import page
-from keras_par.seam.table.keras_names import has, located
-from keras_par.seam.table.replacements import PATCHES
-from keras_par.seam.table.uses import USES
+from keras_par.keras_patches.page import page
+from keras_par.keras_patches.table.keras_names import has, located
+from keras_par.keras_patches.table.replacements import PATCHES
+from keras_par.keras_patches.table.uses import USES
 from tests.sweeps import ALONE, EVERY, LONG_EVERY
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -24,14 +24,14 @@ PACKAGE = REPOSITORY / "keras_par"
 FLOORS = (
     ("base", "plan"),
     ("catalogue", "comm"),
-    ("job", "sharding", "seam.table"),
-    ("sharding.rules", "seam.feed"),
-    ("seam.variables", "seam.rows"),
-    ("seam.step",),
-    ("seam.update", "seam.models"),
-    ("seam.files", "seam.together"),
-    ("seam.callbacks",),
-    ("seam.call", "seam"),
+    ("job", "sharding", "keras_patches.table"),
+    ("sharding.rules", "keras_patches.inputs"),
+    ("keras_patches.variables", "keras_patches.rows"),
+    ("keras_patches.step",),
+    ("keras_patches.update", "keras_patches.models"),
+    ("keras_patches.files", "keras_patches.coordination"),
+    ("keras_patches.callbacks",),
+    ("keras_patches.trainer", "keras_patches"),
     ("distribution",),
     ("data", "checkpoint", "schedules", "ops", "searching"),
     ("callbacks", "planning"),
@@ -69,7 +69,7 @@ def imports(path: Path) -> set[str]:
 
 
 def room(path: Path) -> str:
-    """The folder that a module is in, "seam.step" of one within the seam."""
+    """The folder that a module is in, "keras_patches.step" of one within the seam."""
     return room_of(name_of(path))
 
 
@@ -125,7 +125,7 @@ def test_no_room_imports_the_package_itself():
 
 
 def test_private_parts_of_keras_stay_in_the_seam():
-    outside = [path for path in MODULES if room(path).partition(".")[0] != "seam"]
+    outside = [path for path in MODULES if room(path).partition(".")[0] != "keras_patches"]
     pairs = [(path, name) for path in outside for name in imports(path)]
     assert not [f"{path} imports {name}" for path, name in pairs if name.startswith("keras.src")]
 
@@ -178,14 +178,13 @@ def test_private_names_are_found_however_they_are_imported(tmp_path):
 
 
 def test_nothing_is_replaced_twice():
-    """But for Keras's own callbacks and what they call."""
-    there = [each for each in PATCHES if has(each.since, each.until) and not each.by.startswith("callbacks.")]
+    there = [each for each in PATCHES if has(each.since, each.until)]
     targets = [located(each.target) for each in there]
     assert [a for a, b in itertools.permutations(targets, 2) if fnmatch.fnmatch(a, b)] == []
 
 
 def test_the_page_of_replacements_is_that_of_the_table():
-    assert (REPOSITORY / "docs/seam.md").read_text() == page(), "run python -m keras_par.seam.page"
+    assert (REPOSITORY / "docs/keras_patches.md").read_text() == page(), "run python -m keras_par.keras_patches.page"
 
 
 def test_lower_floors_know_neither_keras_nor_tensorflow():

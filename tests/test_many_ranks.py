@@ -16,17 +16,17 @@ import pytest
 from benchmarks.agents import rehearse
 from keras_par.agent import wire
 from keras_par.agent.states import Beats, Exit, State, brief, state_of
-from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES
+from keras_par.base.limited_server import NONCE_BYTES, PROOF_BYTES
 from keras_par.base.slots import slots
 from keras_par.cluster.hosts import Place
 from keras_par.job import failures, rendezvous
-from keras_par.job.launch import MeetingPoint
+from keras_par.job.launch_environment import MeetingPoint
 from keras_par.launch import switchboard, verdict
 from keras_par.launch.culprit import find_hang, first_failure, named
 from keras_par.launch.engines import EngineError, Plan
+from keras_par.launch.lost_agents import Silence
 from keras_par.launch.members import Member, Members
 from keras_par.launch.reception import beat_seconds, seconds_ahead
-from keras_par.launch.silence import Silence
 from keras_par.launch.switchboard import Switchboard, make_room
 from tests.launcher import Job, program
 from tests.patience import PATIENCE, comes_to_be

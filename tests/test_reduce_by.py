@@ -9,14 +9,14 @@ from tests.jobs import start, write_script
 from tests.ranks.pool import Failure, together
 
 WAYS = ["auto", "horovod", "shared_memory", "horovod"]
-ROADS = ["shared_memory", "horovod", "shared_memory", "horovod"]
+ROUTES = ["shared_memory", "horovod", "shared_memory", "horovod"]
 
 
 def test_both_ways_train_side_by_side_as_one_process(ranks, plain):
     [alone], results = together(plain.begin(tasks.alone, epochs=3), ranks(2).begin(tasks.train, ways=WAYS, epochs=3))
     for result in results:
         assert result["size"] == 2
-        assert [set(roads) for roads in result["roads"]] == [{road} for road in ROADS]
+        assert [set(routes) for routes in result["routes"]] == [{route} for route in ROUTES]
         for found in result["weights"]:
             for own, expected in zip(found, alone, strict=True):
                 np.testing.assert_allclose(own, expected, rtol=1e-6, atol=1e-7)
@@ -38,7 +38,7 @@ def test_describe_says_the_way(ranks):
 @pytest.mark.parametrize("mesh", [(2, 1), (1, 2)])
 def test_a_mesh_over_all_ranks_sums_the_way_that_is_chosen(mesh, ranks):
     for result in ranks(2).run(tasks.train, ways=["shared_memory", "horovod"], epochs=2, mesh=mesh):
-        shared, horovod = result["roads"]
+        shared, horovod = result["routes"]
         assert len(shared) == len(horovod) and set(horovod) == {"horovod"}
         assert "shared_memory" in shared
         for one, other in zip(*result["weights"], strict=True):
@@ -49,7 +49,7 @@ def test_groups_of_a_mesh_go_the_way_that_is_chosen(ranks):
     """Sums over two ranks each, gathers and reduce-scatters; only eager collectives are Horovod's."""
     for result in ranks(4).run(tasks.train, ways=["shared_memory", "horovod"], epochs=2, mesh=(2, 2)):
         assert result["size"] == 4
-        shared, horovod = result["roads"]
+        shared, horovod = result["routes"]
         assert set(shared) == {"shared_memory"} and set(horovod) == {"horovod"} and len(shared) == len(horovod) > 4
         assert "Sums over all ranks go through the shared memory of this host (reduce_by='shared_memory')." in (
             " ".join(result["texts"][0].split())
@@ -81,7 +81,7 @@ def test_compressed_gradients_go_through_shared_memory(compression, tolerance, r
     work = ranks(2).begin(tasks.train, ways=["shared_memory"], epochs=2, compression=compression)
     [alone], results = together(plain.begin(tasks.alone, epochs=2), work)
     for result in results:
-        assert [set(roads) for roads in result["roads"]] == [{"shared_memory"}]
+        assert [set(routes) for routes in result["routes"]] == [{"shared_memory"}]
         for own, expected in zip(result["weights"][0], alone, strict=True):
             np.testing.assert_allclose(own, expected, atol=tolerance)
             assert expected.size < 3 or not np.array_equal(own, expected)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_par.report import command, head, many, measures, page, run_folder
+from keras_par.report import command, head, many_ranks, measures, page, run_folder
 from tests import browser, run_folders
 
 SECTIONS = ["Loss and metrics", "Step times", "Time by phase", "Slow ranks", "Communication over time", "Memory"]
@@ -190,8 +190,8 @@ def test_of_many_ranks_those_that_matter_are_shown(seen, folders):
 
 def test_a_band_holds_all_curves():
     curves = [[[(x, x + rank) for x in range(100)]] for rank in range(5)]
-    band = many.band(curves)
-    assert len(band) == many.BINS and band[0][1:] == (0, 2, 4) and band[-1][1:] == (99, 101, 103)
+    band = many_ranks.band(curves)
+    assert len(band) == many_ranks.BINS and band[0][1:] == (0, 2, 4) and band[-1][1:] == (99, 101, 103)
 
 
 def test_dark_paper_print_and_light(chrome, folders):

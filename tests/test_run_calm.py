@@ -4,7 +4,7 @@ import os
 import pty
 import re
 
-from keras_par.agent.shown import Lines, settled, without_chatter
+from keras_par.agent.terminal_filter import Lines, settled, without_chatter
 from keras_par.launch.bars import Bars, clipped
 from tests.launcher import Job, program, run_all
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_par.launch.started import Program
+from keras_par.launch.agent_starters import Program
 from tests import jobs
 from tests.launcher import Job, program, run
 

@@ -9,11 +9,11 @@ import pytest
 
 from keras_par.plan.cost import predict
 from keras_par.plan.liveness import Moment, most_held, waiting
-from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Parameter, Trace
+from keras_par.plan.training_setup import Setting
 from keras_par.searching import dynamic
-from keras_par.searching.maker import SUMS, Choice, Maker
-from keras_par.searching.within import within
+from keras_par.searching.memory_limited import within
+from keras_par.searching.problem_builder import SUMS, Choice, Maker
 from tests import search_tasks
 from tests.commands import run_plan
 from tests.known_machine import KNOWN

@@ -13,9 +13,9 @@ import pytest
 from keras_par.base import host_memory, rank_variables
 from keras_par.base.addresses import require_own_address
 from keras_par.base.slots import slots
-from keras_par.comm.ways import why_no_nccl
-from keras_par.job import gpu, launch, rendezvous
-from keras_par.job.launch import Launch, MeetingPoint
+from keras_par.comm.routes import why_no_nccl
+from keras_par.job import gpu, launch_environment, rendezvous
+from keras_par.job.launch_environment import Launch, MeetingPoint
 from keras_par.job.rendezvous import Register
 from tests.jobs import start, write_script
 from tests.launcher import run_all
@@ -174,14 +174,14 @@ def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own(gpus, has_nccl, said):
 )
 def test_impossible_ranks_are_refused(variables, said):
     with pytest.raises(RuntimeError) as caught:
-        launch.by_hand(variables)
+        launch_environment.by_hand(variables)
     assert said in str(caught.value)
     assert str(caught.value).startswith("keras-par: ")
 
 
 GARBAGE = {
-    "OMPI_COMM_WORLD_SIZE": launch.detect,
-    "PMI_SIZE": launch.detect,
+    "OMPI_COMM_WORLD_SIZE": launch_environment.detect,
+    "PMI_SIZE": launch_environment.detect,
     "OMPI_COMM_WORLD_RANK": lambda: rank_variables.number("rank"),
     "HOROVOD_LOCAL_SIZE": lambda: rank_variables.number("local_size"),
     "KERAS_PAR_RESTART_COUNT": host_memory.attempt,
@@ -204,7 +204,7 @@ def test_garbage_in_what_horovodrun_sets_is_named(monkeypatch):
     for text in ("two", "0", ""):
         monkeypatch.setenv("HOROVOD_SIZE", text)
         with pytest.raises(RuntimeError, match=rf"keras-par: HOROVOD_SIZE='{text}' is no whole number of at least 1"):
-            launch.detect()
+            launch_environment.detect()
 
 
 @pytest.mark.parametrize(
@@ -224,16 +224,16 @@ def test_a_launcher_wins_over_a_shell_loop(variables, expected, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert launch.detect() == expected
+    assert launch_environment.detect() == expected
 
 
 def test_ranks_meet_where_torchrun_would():
-    assert launch.meeting_point({}) == MeetingPoint("127.0.0.1", 29500, 120)
+    assert launch_environment.meeting_point({}) == MeetingPoint("127.0.0.1", 29500, 120)
     named = {"MASTER_ADDR": "node-1", "MASTER_PORT": "1234", "HOROVOD_START_TIMEOUT": "7"}
-    assert launch.meeting_point(named) == MeetingPoint("node-1", 1234, 7)
+    assert launch_environment.meeting_point(named) == MeetingPoint("node-1", 1234, 7)
     for name, value in (("MASTER_PORT", "http"), ("MASTER_PORT", "70000"), ("HOROVOD_START_TIMEOUT", "0")):
         with pytest.raises(RuntimeError, match=f"{name}='{value}' is no whole number"):
-            launch.meeting_point({name: value})
+            launch_environment.meeting_point({name: value})
 
 
 def test_the_device_is_a_gpu_where_there_are_any():

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from keras_par.agent import wire
-from keras_par.base import limited
+from keras_par.base import limited_server
 from keras_par.base.rendezvous import RendezvousServer
 from keras_par.job import exchange
 from keras_par.job.failures import FailureBoard
-from keras_par.job.launch import MeetingPoint
+from keras_par.job.launch_environment import MeetingPoint
 from keras_par.job.rendezvous import PATH, Register
 from keras_par.launch.switchboard import Switchboard
 from tests.patience import PATIENCE, comes_to_be
@@ -184,10 +184,10 @@ def test_a_proof_is_of_one_connection_and_one_question():
 
 
 def test_connections_that_say_nothing_end(monkeypatch):
-    monkeypatch.setattr(limited, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(limited_server, "REQUEST_SECONDS", 0.5)
     monkeypatch.setattr(exchange.Handler, "timeout", 60.0)
     with board() as (address, honest):
-        silent = [socket.create_connection(address, timeout=PATIENCE) for _ in range(limited.OPEN_AT_LEAST + 20)]
+        silent = [socket.create_connection(address, timeout=PATIENCE) for _ in range(limited_server.OPEN_AT_LEAST + 20)]
         honest(1)
         for each in silent:
             assert len(each.makefile("rb").read()) == exchange.NONCE_BYTES

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from keras_par.comm.ways import ranks_by_host
+from keras_par.comm.routes import ranks_by_host
 from tests import reduce_by_tasks
 from tests.jobs import start
 from tests.launcher import program
 
-ROADS = {  # by the number of ranks on the first host
+ROUTES = {  # by the number of ranks on the first host
     2: ("two_levels", "in two levels, through the shared memory of each host and by Horovod over MPI between them"),
     3: (
         "horovod",
@@ -40,25 +40,25 @@ def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, s
             for own, expected in zip(result["weights"], alone, strict=True):
                 np.testing.assert_allclose(own, expected, rtol=1e-6, atol=1e-7, err_msg=f"stage {stage}")
         if stage == "0":
-            require_road(results, *ROADS[ranks_of_first])
+            require_road(results, *ROUTES[ranks_of_first])
         else:
             require_divided(results, alone)
 
 
-def require_road(results: list[dict], road: str, sentence: str) -> None:
+def require_road(results: list[dict], route: str, sentence: str) -> None:
     for result in results:
-        assert {each for _, each, _, _ in result["sent"]} == {road} and sentence in result["text"]
+        assert {each for _, each, _, _ in result["sent"]} == {route} and sentence in result["text"]
     assert all(result["weights"] == results[0]["weights"] for result in results)
 
 
 def require_divided(results: list[dict], alone: list) -> None:
     """Of gradients and weights a host's ranks send each other, between hosts go sums of a rank's part of gradients."""
     for result in results:
-        ways = {(kind, road, tuple(ranks)) for kind, road, ranks, _ in result["sent"]}
-        assert {kind for kind, road, _ in ways if road == "horovod"} == {"all_reduce"}
-        assert {ranks for _, road, ranks in ways if road == "horovod"} <= {(0, 2), (1, 3)}
-        assert {kind for kind, road, _ in ways if road == "shared_memory"} == {"all_gather", "reduce_scatter"}
-        assert {ranks for _, road, ranks in ways if road == "shared_memory"} <= {(0, 1), (2, 3)}
+        ways = {(kind, route, tuple(ranks)) for kind, route, ranks, _ in result["sent"]}
+        assert {kind for kind, route, _ in ways if route == "horovod"} == {"all_reduce"}
+        assert {ranks for _, route, ranks in ways if route == "horovod"} <= {(0, 2), (1, 3)}
+        assert {kind for kind, route, _ in ways if route == "shared_memory"} == {"all_gather", "reduce_scatter"}
+        assert {ranks for _, route, ranks in ways if route == "shared_memory"} <= {(0, 1), (2, 3)}
     between = [sum(call[3] for call in result["sent"] if call[1] == "horovod") for result in results]
     assert sum(between) == 2 * sum(4 * np.size(each) for each in alone)
 

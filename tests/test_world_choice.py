@@ -10,13 +10,13 @@ from keras_par.cluster.discovery import discovered
 from keras_par.cluster.hosts import ClusterError, Host, Place
 from keras_par.cluster.left_out import MOST_SECONDS, LeftOut
 from keras_par.cluster.reach import AS_SET
-from keras_par.launch import watch as watching
-from keras_par.launch import worlds as choice
-from keras_par.launch.account import Account
+from keras_par.launch import host_watch as watching
+from keras_par.launch import next_world as choice
 from keras_par.launch.cli import main
-from keras_par.launch.wanted import Span, UsageError, limits_of
-from keras_par.launch.watch import Watch
-from keras_par.launch.worlds import AwaitedWorlds, ChangingWorlds, FixedWorlds, Limits
+from keras_par.launch.goodput import Account
+from keras_par.launch.host_watch import Watch
+from keras_par.launch.next_world import AwaitedWorlds, ChangingWorlds, FixedWorlds, Limits
+from keras_par.launch.run_request import Span, UsageError, limits_of
 from keras_par.report import head, page, run_folder
 from tests import run_folders, worlds
 

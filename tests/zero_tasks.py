@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_par.sharding.parts import has_own_part
-from keras_par.sharding.views import is_sharded, sharded
+from keras_par.sharding.variable_views import is_sharded, sharded
+from keras_par.sharding.zero_parts import has_own_part
 from tests import tasks
 
 MESH = {".*a/kernel": (None, "model"), ".*a/bias": ("model",)}

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from keras_par.agent import leftovers, notes, wire
+from keras_par.agent import cleanup, notes, wire
 from keras_par.agent.installed import installed
-from keras_par.agent.knocks import ANSWER_SECONDS, Knocks
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
-from keras_par.agent.shown import Lines, is_bar, settled, whole_lines, without_chatter
+from keras_par.agent.reachability import ANSWER_SECONDS, Knocks
 from keras_par.agent.states import FAULTS, Beats, Exit, State, brief
+from keras_par.agent.terminal_filter import Lines, is_bar, settled, whole_lines, without_chatter
 from keras_par.agent.traceback_text import last_words, readable_stacks, summarize
 from keras_par.base import host_memory
 from keras_par.base.addresses import own_address
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if channel is None:
         os.execvp(arguments.command[0], arguments.command)
     rank = number("rank")
-    session = os.environ.get(leftovers.SESSION)
+    session = os.environ.get(cleanup.SESSION)
     about = {"host": socket.gethostname(), "pid": os.getpid(), "installed": installed(), "time": time.time()}
     channel.send({"hello": rank, "session": session, "own_address": own_address(), **about})
     job = channel.receive()
@@ -111,7 +111,7 @@ class Agent:
         if not self._keeps_memory:
             host_memory.remove(os.environ | self._job["environment"])
         if self._ends_engine:
-            leftovers.end_engine(os.environ)
+            cleanup.end_engine(os.environ)
 
     def _see_through(self, wake_up: socket.socket) -> None:
         """Watches the program until its end, which is told, and ends what it leaves behind."""
@@ -127,7 +127,7 @@ class Agent:
         self._ended = time.time()
         self._drain()
         self._process.kill()
-        leftovers.remove_segment(os.environ)
+        cleanup.remove_segment(os.environ)
         self._report_end()
         self._timers.clear()
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_par.base.heartbeat import CALLS
+from keras_par.base.heartbeat_page import CALLS
 
 Note = dict[str, Any]
 LARGEST = 1e15

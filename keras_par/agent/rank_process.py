@@ -16,9 +16,19 @@ from pathlib import Path
 
 import psutil
 
-from keras_par.agent.leftovers import is_tracker
+from keras_par.agent.cleanup import is_tracker
 from keras_par.agent.states import State
-from keras_par.base.heartbeat import CALLS, GRAPH_PHASES, MAGIC, NEVER, PHASES, STACK_SIGNAL, VARIABLE, Page, image_of
+from keras_par.base.heartbeat_page import (
+    CALLS,
+    GRAPH_PHASES,
+    MAGIC,
+    NEVER,
+    PHASES,
+    STACK_SIGNAL,
+    VARIABLE,
+    Page,
+    image_of,
+)
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TRACKER_SECONDS = 2.0  # for Python's trackers to unlink what is left

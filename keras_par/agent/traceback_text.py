@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_par.agent.shown import CHATTER
+from keras_par.agent.terminal_filter import CHATTER
 from keras_par.base.sentence import USER_CODE, error_of
 from keras_par.base.user_code import LIBRARIES, PACKAGE, is_of_user, shown
 

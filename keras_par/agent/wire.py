@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, proof
+from keras_par.base.limited_server import NONCE_BYTES, PROOF_BYTES, proof
 
 VARIABLE = "KERAS_PAR_LAUNCHER"  # how an agent reaches its launcher
 LENGTH_BYTES = 4  # before each message

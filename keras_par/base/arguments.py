@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from keras_par.base.variables import one_line
+from keras_par.base.environment import one_line
 
 USAGE_STATUS = 2  # of a command that cannot be carried out, as argparse has it
 MOST = 999_999  # ranks of a job, and whatever else is counted; a larger number is a slip

@@ -20,7 +20,7 @@ def keras_backend() -> tuple[str, str]:
 
 
 def require_tensorflow() -> None:
-    """Refuses another backend before Keras is imported; where it has been, `seam.table.private.check` does.
+    """Refuses another backend before Keras is imported; where it has been, `keras_patches.table.private.check` does.
 
     Raises:
         RuntimeError: Keras will choose another backend.

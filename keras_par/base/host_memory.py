@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from keras_par.base.variables import number
+from keras_par.base.environment import number
 
 JOB = "KERAS_PAR_JOB"  # what tells a job from others, where it is started again after a failure
 ATTEMPT = "KERAS_PAR_RESTART_COUNT"

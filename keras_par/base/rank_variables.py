@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from keras_par.base import variables
+from keras_par.base import environment
 
 
 class Variables(NamedTuple):
@@ -41,7 +41,7 @@ def number_in(environ: Mapping[str, str], name: str, lowest: int) -> int | None:
     Raises:
         RuntimeError: it is none.
     """
-    return variables.number(environ, name, lowest, None, "launchers set it for each rank, so unset it")
+    return environment.number(environ, name, lowest, None, "launchers set it for each rank, so unset it")
 
 
 def told() -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from keras_par.base.limited import READ_SECONDS, LimitedServer
+from keras_par.base.limited_server import READ_SECONDS, LimitedServer
 from keras_par.base.slots import Slot
 
 VALUE_BYTES, VALUE_BYTES_PER_RANK = 2**18, 2**10  # of a value, which has an address for each rank

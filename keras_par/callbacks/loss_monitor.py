@@ -9,9 +9,9 @@ from keras_par.comm import world
 from keras_par.comm.agreement import AgreedRuntimeError
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.solo import SoloCommunicator
-from keras_par.seam.step import newest_loss
-from keras_par.seam.step.metrics import averaged, combined
-from keras_par.seam.together import run as runs
+from keras_par.keras_patches.coordination import fit_call as runs
+from keras_par.keras_patches.step import latest_loss
+from keras_par.keras_patches.step.metrics import averaged, combined
 
 
 class LossMonitor(Callback):
@@ -55,7 +55,7 @@ class LossMonitor(Callback):
     def set_model(self, model):
         """Is told the model whose losses it prints."""
         super().set_model(model)
-        self._tracker = newest_loss.track(model)
+        self._tracker = latest_loss.track(model)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch + 1

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_par.callbacks.callback import Callback
 from keras_par.callbacks.progress_view import NO_STEPS, Span, View, terminal_width
-from keras_par.seam.call import meter as meters
+from keras_par.keras_patches.trainer import step_timing as meters
 
 BAR_SECONDS, LINES_SECONDS = 1.0, 30.0
 

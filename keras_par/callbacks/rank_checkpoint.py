@@ -21,11 +21,11 @@ from keras_par.checkpoint.manifest import Manifest
 from keras_par.checkpoint.memory import Memory
 from keras_par.checkpoint.writer import Writer
 from keras_par.comm import world
-from keras_par.comm.agreement import exchange
+from keras_par.comm.agreement import gather_or_raise
 from keras_par.comm.communicator import Communicator
 from keras_par.distribution.runtime import init
-from keras_par.seam.call import epoch as epochs
-from keras_par.seam.feed.arrays import global_seed
+from keras_par.keras_patches.inputs.arrays import global_seed
+from keras_par.keras_patches.trainer import epoch_iterator as epochs
 
 
 class RankCheckpoint(Callback):
@@ -286,7 +286,7 @@ def look_together(folder: Path, prefix: str, disk: Disk, communicator: Communica
         complaint = (
             f"checkpoints cannot be written to '{own}' ({error.strerror}): give a folder that ranks can write to."
         )
-    return exchange(communicator, "kp.checkpoint.look", found, complaint)[0]
+    return gather_or_raise(communicator, "kp.checkpoint.look", found, complaint)[0]
 
 
 class Best:

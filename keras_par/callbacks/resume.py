@@ -9,8 +9,8 @@ from keras_par.checkpoint import callback_states, resume
 from keras_par.checkpoint.reader import Reader
 from keras_par.comm import world
 from keras_par.distribution.runtime import init
-from keras_par.job import heartbeat
-from keras_par.seam.call import epoch as epochs
+from keras_par.job import rank_heartbeat
+from keras_par.keras_patches.trainer import epoch_iterator as epochs
 
 
 class Resume(Callback):
@@ -83,7 +83,7 @@ class Resume(Callback):
                 "done" + (", and a callback had stopped the run" if manifest.stopped else "")
             )
             print(f"keras-par: {text}", flush=True)
-            heartbeat.current().tell("resume", text=text, name=manifest.name)
+            rank_heartbeat.current().tell("resume", text=text, name=manifest.name)
 
     def on_all_begun(self) -> None:
         """Gives the callbacks back what they remembered, after each has begun anew."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from keras_par.checkpoint.files import as_dtype
 from keras_par.checkpoint.reader import Reader
-from keras_par.comm.agreement import exchange
+from keras_par.comm.agreement import gather_or_raise
 from keras_par.comm.communicator import Communicator
-from keras_par.seam.callbacks import memories
+from keras_par.keras_patches.callbacks import callback_state
 
 PREFIX = "callbacks/"
 
@@ -19,10 +19,10 @@ PREFIX = "callbacks/"
 def take(callbacks: list[keras.callbacks.Callback]) -> tuple[dict[str, np.ndarray], str | None]:
     """Copies of what the callbacks remember that this rank saves, and a sentence about one that cannot be saved."""
     arrays: dict[str, np.ndarray] = {}
-    for name, callback in memories.own(callbacks).items():
+    for name, callback in callback_state.own(callbacks).items():
         parts: list[np.ndarray] = []
         try:
-            document = json.dumps(encoded(memories.recall(callback), parts))
+            document = json.dumps(encoded(callback_state.recall(callback), parts))
         except Exception as error:
             return {}, (
                 f"what callback '{name}' remembers cannot be saved ({type(error).__name__}: {error}): let its "
@@ -46,20 +46,20 @@ def restore(callbacks: list[keras.callbacks.Callback], reader: Reader, communica
     ranks = [communicator.rank] if communicator.size == size else []
     ranks += [rank for rank in range(size) if rank not in ranks]
     complaint = None
-    for name, callback in memories.named(callbacks).items():
+    for name, callback in callback_state.named(callbacks).items():
         rank = next((rank for rank in ranks if PREFIX + name in reader.names(rank)), None)
         if rank is None:
             warn_of_unknown(name, reader, communicator)
             continue
         try:
-            memories.remind(callback, read(reader, rank, name))
+            callback_state.remind(callback, read(reader, rank, name))
         except Exception as error:
             complaint = (
                 f"callback '{name}' cannot be given back what it remembered in checkpoint '{reader.manifest.name}' "
                 f"({type(error).__name__}: {error}): let its set_state take what its get_state gave."
             )
     reader.close()
-    exchange(communicator, "kp.resume.callbacks", None, complaint)
+    gather_or_raise(communicator, "kp.resume.callbacks", None, complaint)
 
 
 def warn_of_unknown(name: str, reader: Reader, communicator: Communicator) -> None:

@@ -9,7 +9,7 @@ from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint import snapshot
 from keras_par.checkpoint.manifest import CheckpointError, Manifest
 from keras_par.checkpoint.reader import Reader
-from keras_par.seam.models.binding import optimizers_of
+from keras_par.keras_patches.models.binding import optimizers_of
 
 
 def load_checkpoint(path: str | Path, model: keras.Model) -> Manifest:

@@ -47,7 +47,7 @@ class Variable:
         name: as all processes call it.
         shape: of the whole variable.
         dtype: of its elements.
-        across_ranks: how the values of ranks with other rows belong together, see `seam.models.state`.
+        across_ranks: how the values of ranks with other rows belong together, see `keras_patches.models.model_state`.
         axes: for each dim the axis of the mesh that divides it, or None; empty if none is divided.
     """
 
@@ -68,7 +68,7 @@ class Manifest:
         mesh: of the ranks that wrote it; one axis in data parallel.
         epoch: complete epochs.
         step: steps done of the epoch after these.
-        position: in the data, as `seam.feed.position.Position` has it; None if it was not known.
+        position: in the data, as `keras_patches.inputs.data_position.Position` has it; None if it was not known.
         seed: TensorFlow's global seed.
         monitored: name and value of the metric that chose this checkpoint as the best, None if none did.
         variables: all of the model, the optimizers and the metrics.
@@ -219,7 +219,7 @@ def file_from(content: Any) -> File:
 
 
 def position_of(value: Any) -> list:
-    """The position in the data, as `seam.feed.position.Position` has it."""
+    """The position in the data, as `keras_patches.inputs.data_position.Position` has it."""
     counts = (fields.count, or_none(fields.count), or_none(fields.count), fields.count)
     if not isinstance(value, list) or len(value) != len(counts) + 2:
         raise ValueError

@@ -14,7 +14,7 @@ from keras_par.base import host_memory
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import whole
 from keras_par.checkpoint.manifest import File, Manifest
-from keras_par.comm.agreement import exchange
+from keras_par.comm.agreement import gather_or_raise
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import may_have_groups
 from keras_par.comm.segments import host
@@ -67,7 +67,7 @@ class Memory:
         """
         folder = self._folder_of(manifest)
         complaint = None if len(self._ranks) == 1 else self._exchange_files(folder, manifest.files)
-        exchange(self._communicator, "kp.checkpoint.exchanged", None, complaint)
+        gather_or_raise(self._communicator, "kp.checkpoint.exchanged", None, complaint)
         self._newest = folder
         if self._rank == self._own[0]:
             try:

@@ -15,7 +15,7 @@ from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import whole
 from keras_par.checkpoint.manifest import CheckpointError, File
 from keras_par.checkpoint.memory import folder_for
-from keras_par.comm.agreement import exchange
+from keras_par.comm.agreement import gather_or_raise
 from keras_par.comm.communicator import Communicator
 
 
@@ -53,7 +53,7 @@ def rescue(folder: Path, prefix: str, communicator: Communicator) -> None:
     earlier = [] if communicator.local_rank else list(host_memory.generations(own, host_memory.attempt()))
     held = [each for path in earlier for each in held_in(path)]
     newest = newest_on_disk(folder, prefix) if communicator.rank == 0 else 0
-    answers = exchange(communicator, "kp.rescue.look", [newest, [asdict(each) for each in held]], None)
+    answers = gather_or_raise(communicator, "kp.rescue.look", [newest, [asdict(each) for each in held]], None)
     found = choice([[Held(**each) for each in told] for _, told in answers], answers[0][0])
     if found is not None:
         take(*found, held, folder, communicator)
@@ -75,9 +75,9 @@ def take(
     """
     mine = next((each for each in held if each.sums == chosen.sums), None)
     files = [file for file, source in source_of.items() if source == communicator.rank]
-    exchange(communicator, "kp.rescue.files", None, copied(mine, folder, files) if mine else None)
+    gather_or_raise(communicator, "kp.rescue.files", None, copied(mine, folder, files) if mine else None)
     is_first = source_of[0] == communicator.rank
-    exchange(communicator, "kp.rescue.complete", None, completed(mine, folder) if mine and is_first else None)
+    gather_or_raise(communicator, "kp.rescue.complete", None, completed(mine, folder) if mine and is_first else None)
     if communicator.rank == 0:
         print(f"keras-par: checkpoint {chosen.name} was in memory and is in '{folder}' now", flush=True)
 

@@ -12,14 +12,14 @@ from keras_par.checkpoint.load import build_optimizers
 from keras_par.checkpoint.manifest import CheckpointError
 from keras_par.checkpoint.reader import Reader
 from keras_par.checkpoint.rescue import rescue
-from keras_par.comm.agreement import exchange
+from keras_par.comm.agreement import gather_or_raise
 from keras_par.comm.communicator import Communicator
-from keras_par.seam.call import epoch as epochs
-from keras_par.seam.feed.arrays import global_seed
-from keras_par.seam.feed.position import Position
-from keras_par.seam.models import binding as bindings
-from keras_par.seam.models.state import Section
-from keras_par.seam.together.prepare import build
+from keras_par.keras_patches.coordination.prepare import build
+from keras_par.keras_patches.inputs.arrays import global_seed
+from keras_par.keras_patches.inputs.data_position import Position
+from keras_par.keras_patches.models import binding as bindings
+from keras_par.keras_patches.models.model_state import Section
+from keras_par.keras_patches.trainer import epoch_iterator as epochs
 
 
 def find(folder: Path, prefix: str, communicator: Communicator) -> Reader | None:
@@ -38,13 +38,13 @@ def find(folder: Path, prefix: str, communicator: Communicator) -> Reader | None
             found = folders.newest_whole(folder, prefix)
         except CheckpointError as error:
             complaint = bare(error)
-    name = exchange(communicator, "kp.resume.choose", found.manifest.name if found else None, complaint)[0]
+    name = gather_or_raise(communicator, "kp.resume.choose", found.manifest.name if found else None, complaint)[0]
     if name is not None and found is None:
         try:
             found = Reader(folder, manifests.read(manifests.path_of(folder, name)))
         except CheckpointError as error:
             complaint = bare(error)
-    exchange(communicator, "kp.resume.read", None, complaint)
+    gather_or_raise(communicator, "kp.resume.read", None, complaint)
     return found
 
 
@@ -76,7 +76,7 @@ def restore(model: keras.Model, reader: Reader, communicator: Communicator) -> N
         complaint = bare(error)
     finally:
         reader.close()
-    exchange(communicator, "kp.resume.restore", None, complaint)
+    gather_or_raise(communicator, "kp.resume.restore", None, complaint)
     if manifest.seed != global_seed() and communicator.rank == 0:
         warnings.warn(
             f"keras-par: TensorFlow's seed is {global_seed()}, but was {manifest.seed} when checkpoint "
@@ -104,9 +104,9 @@ def restore_metrics(model: keras.Model, reader: Reader, communicator: Communicat
         complaint = bare(error)
     finally:
         reader.close()
-    exchange(communicator, "kp.resume.metrics", None, complaint)
+    gather_or_raise(communicator, "kp.resume.metrics", None, complaint)
 
 
 def bare(error: CheckpointError) -> str:
-    """The error's sentence without the package's name, which `exchange` puts before it."""
+    """The error's sentence without the package's name, which `gather_or_raise` puts before it."""
     return str(error).removeprefix("keras-par: ")

@@ -13,11 +13,11 @@ from keras_par.checkpoint.files import BLOCK_BYTES
 from keras_par.checkpoint.grid import Grid, Part, in_a_row
 from keras_par.checkpoint.manifest import CheckpointError, Variable
 from keras_par.checkpoint.reader import Reader
+from keras_par.keras_patches.models import binding as bindings
+from keras_par.keras_patches.models.model_state import Entry, Section, entries
 from keras_par.plan.fingerprint import describe
 from keras_par.plan.mesh import REPLICA
-from keras_par.seam.models import binding as bindings
-from keras_par.seam.models.state import Entry, Section, entries
-from keras_par.sharding.views import is_sharded, local_view
+from keras_par.sharding.variable_views import is_sharded, local_view
 
 SECTIONS: tuple[Section, ...] = ("model", "optimizer", "metrics")
 RANDOM = "random"

@@ -13,9 +13,9 @@ from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import write_arrays
 from keras_par.checkpoint.manifest import File, Manifest
-from keras_par.comm.agreement import exchange
+from keras_par.comm.agreement import gather_or_raise
 from keras_par.comm.communicator import Communicator
-from keras_par.job import heartbeat
+from keras_par.job import rank_heartbeat
 
 
 class Home(Protocol):
@@ -65,10 +65,10 @@ class Writer:
         """
         is_first = self._communicator.rank == 0
         free = folders.free_name(self._named_in, manifest.name) if is_first else None
-        answers = exchange(self._communicator, "kp.checkpoint.begin", [manifest.name, free], complaint)
+        answers = gather_or_raise(self._communicator, "kp.checkpoint.begin", [manifest.name, free], complaint)
         names, (free, *_) = zip(*answers, strict=True)
         if len(set(names)) > 1:
-            exchange(
+            gather_or_raise(
                 self._communicator,
                 "kp.checkpoint.apart",
                 None,
@@ -76,7 +76,7 @@ class Writer:
                 "same callbacks.",
             )
         self._manifest, self._written, self._complaint = dataclasses.replace(manifest, name=free), None, None
-        self._taken = {"taken": time.time(), "steps": heartbeat.current().page.steps}
+        self._taken = {"taken": time.time(), "steps": rank_heartbeat.current().page.steps}
         self._thread = threading.Thread(target=self._write, args=(self._manifest, arrays), name="kp-checkpoint")
         self._thread.start()
         if not self._asynchronous:
@@ -102,13 +102,13 @@ class Writer:
         self._thread.join()
         own = None if self._written is None else vars(self._written)
         manifest, self._manifest = self._manifest, None
-        files = exchange(self._communicator, "kp.checkpoint.files", own, self._complaint)
+        files = gather_or_raise(self._communicator, "kp.checkpoint.files", own, self._complaint)
         manifest = dataclasses.replace(manifest, files=[File(**file) for file in files])
         complaint = self._home.complete(manifest)
         if complaint is None and self._communicator.rank == 0:
             about = {"name": manifest.name, "in_memory": self._home.is_memory, **self._taken}
-            heartbeat.current().tell("checkpoint", text=f"{manifest.name} in {self._named_in}", **about)
-        exchange(self._communicator, "kp.checkpoint.complete", None, complaint)
+            rank_heartbeat.current().tell("checkpoint", text=f"{manifest.name} in {self._named_in}", **about)
+        gather_or_raise(self._communicator, "kp.checkpoint.complete", None, complaint)
 
     def give_up(self) -> None:
         """Leaves incomplete what was begun; waits for this rank's thread alone."""

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from itertools import chain, repeat
 
-from keras_par.base.variables import number
+from keras_par.base.environment import number
 from keras_par.cluster.hosts import ClusterError, Host
 
 TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)

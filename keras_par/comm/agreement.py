@@ -7,7 +7,7 @@ from keras_par.comm.agreed import AgreedValueError as AgreedValueError
 from keras_par.comm.communicator import Communicator
 
 
-def exchange(communicator: Communicator, name: str, value: Any, complaint: str | None) -> list[Any]:
+def gather_or_raise(communicator: Communicator, name: str, value: Any, complaint: str | None) -> list[Any]:
     """All ranks' `value`s, unless one has a complaint: then every rank raises the first one.
 
     Args:

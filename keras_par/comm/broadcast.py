@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
-from keras_par.comm.owned import own
+from keras_par.comm.slice_copy import own
 from keras_par.plan.buckets import fill_buckets
 
 MESSAGE_BYTES = 64 * 2**20

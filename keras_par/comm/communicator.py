@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from keras_par.base.plain import plain
+from keras_par.base.json_values import plain
 from keras_par.comm.agreed import require_one_place
 from keras_par.plan.options import ReduceBy
 
 ReduceOp = Literal["sum", "mean", "min", "max"]
-Road = Literal["horovod", "shared_memory", "two_levels"]
+Route = Literal["horovod", "shared_memory", "two_levels"]
 OBJECT = "kp.object"  # what collectives are called that carry objects
 DIGEST_BYTES, LABEL_BYTES = 16, 24
 
@@ -55,9 +55,9 @@ class Communicator(abc.ABC):
 
     gpu: str | None = None  # that this rank computes on, among those of its host
     no_shared_memory: str | None = None  # why sums cannot go through shared memory, the same on all ranks
-    reduces_by: Road | None = None  # the way of sums in graphs, None where nothing is sent
+    reduces_by: Route | None = None  # the way of sums in graphs, None where nothing is sent
 
-    def through(self, reduce_by: ReduceBy) -> "Communicator":
+    def routed_by(self, reduce_by: ReduceBy) -> "Communicator":
         """This communicator, with its sums in graphs by the way that is chosen; both ways may be used side by side.
 
         Args:
@@ -65,7 +65,7 @@ class Communicator(abc.ABC):
         """
         return self
 
-    def road(self, kind: str, tensors: Sequence[tf.Tensor], op: ReduceOp = "sum") -> Road | None:
+    def route(self, kind: str, tensors: Sequence[tf.Tensor], op: ReduceOp = "sum") -> Route | None:
         """Which way a collective of this kind would go, called here and now."""
         return self.reduces_by
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from keras_par.comm import by_hand, world
+from keras_par.comm import custom_loop, world
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.buckets import fill_buckets
 from keras_par.plan.options import Compression, Options, require, require_megabytes
@@ -69,7 +69,7 @@ class GradientReducer:
         communicator = world.current()
         gradients = list(gradients)
         if communicator.size > 1:
-            by_hand.say(communicator.rank, any(isinstance(each, tf.IndexedSlices) for each in gradients))
+            custom_loop.say(communicator.rank, any(isinstance(each, tf.IndexedSlices) for each in gradients))
         if self._mean and communicator.size > 1:
             gradients = [scaled(gradient, 1.0 / communicator.size) for gradient in gradients]
         return sum_gradients(communicator, gradients, self._name, self._limit, self._compression)

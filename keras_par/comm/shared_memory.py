@@ -51,10 +51,10 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         """Sums of gradients are in graphs."""
         return "horovod" if self._library is None else "shared_memory"
 
-    def through(self, reduce_by):
+    def routed_by(self, reduce_by):
         return self.inner if reduce_by == "horovod" else self
 
-    def road(self, kind, tensors, op="sum"):
+    def route(self, kind, tensors, op="sum"):
         if self._library is None or tf.executing_eagerly():
             return "horovod"
         if kind == "all_reduce" and op not in OPS:
@@ -77,7 +77,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
 
     def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        if self.road(kind, tensors, op) == "horovod":
+        if self.route(kind, tensors, op) == "horovod":
             return collective(tensors)
         if must_be_cast(tensors, op, sent_as):
             return cast_to_send(lambda given: self._pass(kind, name, collective, given, op), tensors, sent_as)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_par.comm.communicator import Communicator, ReduceOp, Road
+from keras_par.comm.communicator import Communicator, ReduceOp, Route
 
 
 class WrappedCommunicator(Communicator):
@@ -22,16 +22,16 @@ class WrappedCommunicator(Communicator):
         return self.inner.no_shared_memory
 
     @property
-    def reduces_by(self) -> Road | None:  # type: ignore[override]
+    def reduces_by(self) -> Route | None:  # type: ignore[override]
         """As `inner` has it."""
         return self.inner.reduces_by
 
-    def through(self, reduce_by):
-        inner = self.inner.through(reduce_by)
+    def routed_by(self, reduce_by):
+        inner = self.inner.routed_by(reduce_by)
         return self if inner is self.inner else self._wrapped(inner)
 
-    def road(self, kind, tensors, op="sum"):
-        return self.inner.road(kind, tensors, op)
+    def route(self, kind, tensors, op="sum"):
+        return self.inner.route(kind, tensors, op)
 
     @property
     def gathers_at_once(self) -> bool:

@@ -2,8 +2,8 @@
 
 from typing import get_args
 
+from keras_par.keras_patches.variables.layouts import data_place
 from keras_par.plan.options import Remainder
-from keras_par.seam.variables.layouts import data_place
 
 
 def place_of(num_shards: int | None, shard_id: int | None) -> tuple[int, int]:

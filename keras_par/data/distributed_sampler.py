@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.data.arguments import complaint, place_of
+from keras_par.keras_patches.inputs.own_shares import mark
+from keras_par.plan.epoch_order import permutation, stride
 from keras_par.plan.options import Remainder
-from keras_par.plan.order import permutation, stride
 from keras_par.plan.rows import shard_size
-from keras_par.seam.feed.marks import mark
 
 
 class DistributedSampler:

@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from keras_par.base.sentence import error_of
 from keras_par.comm import world
-from keras_par.comm.agreement import AgreedValueError, exchange
+from keras_par.comm.agreement import AgreedValueError, gather_or_raise
 from keras_par.comm.communicator import Communicator
 from keras_par.data.arguments import complaint, place_of
+from keras_par.keras_patches.inputs.own_shares import mark
 from keras_par.plan.options import Remainder
+from keras_par.plan.row_spans import own_spans, pieces
 from keras_par.plan.rows import shard_size
-from keras_par.plan.spans import own_spans, pieces
-from keras_par.seam.feed.marks import mark
 
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds
@@ -171,9 +171,9 @@ def wrong_with(
 
 
 def agree(job: Communicator | None, name: str, value: Any, complaint: str | None) -> list[Any]:
-    """`exchange`, or, where a process loads by itself, only its own value or complaint."""
+    """`gather_or_raise`, or, where a process loads by itself, only its own value or complaint."""
     if job is not None:
-        return exchange(job, name, value, complaint)
+        return gather_or_raise(job, name, value, complaint)
     if complaint is not None:
         raise ValueError(f"keras-par: {complaint}")
     return [value]

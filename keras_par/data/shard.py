@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from keras_par.comm import world
 from keras_par.data.arguments import complaint, place_of
+from keras_par.keras_patches.inputs.own_shares import mark
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import shard_size
-from keras_par.seam.feed.marks import mark
 
 logger = logging.getLogger("keras_par")
 

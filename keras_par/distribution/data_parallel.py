@@ -6,9 +6,9 @@ from typing import Any
 import keras
 
 from keras_par.distribution.seeds import share_random_state
-from keras_par.distribution.start import start
+from keras_par.distribution.start_job import start
+from keras_par.keras_patches.variables.layouts import mesh_of_rows
 from keras_par.plan.options import Compression, CustomLoss, Options, ReduceBy, Reduction, Remainder, Zero
-from keras_par.seam.variables.layouts import mesh_of_rows
 
 
 class DataParallel(keras.distribution.DataParallel):

@@ -15,16 +15,16 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_par.base.sizes import size
-from keras_par.comm.counting import Call
-from keras_par.seam.files.whole_files import beside
-from keras_par.seam.models.binding import bound, optimizers_of
-from keras_par.seam.models.state import entries
-from keras_par.seam.models.sums import way
-from keras_par.seam.update.slots import slots_by_variable
-from keras_par.seam.variables.layouts import said_by
-from keras_par.seam.variables.outputs import OutputRow
-from keras_par.sharding.parts import has_own_part, part_shape
-from keras_par.sharding.views import is_sharded, placement_of
+from keras_par.comm.counted import Call
+from keras_par.keras_patches.files.atomic_save import beside
+from keras_par.keras_patches.models.binding import bound, optimizers_of
+from keras_par.keras_patches.models.model_state import entries
+from keras_par.keras_patches.models.reduction_report import route
+from keras_par.keras_patches.update.optimizer_slots import slots_by_variable
+from keras_par.keras_patches.variables.layer_outputs import OutputRow
+from keras_par.keras_patches.variables.layouts import said_by
+from keras_par.sharding.variable_views import is_sharded, placement_of
+from keras_par.sharding.zero_parts import has_own_part, part_shape
 
 WIDTH = 120
 MANY = 5  # ranks of a group that are no longer listed
@@ -192,7 +192,7 @@ def describe(model: keras.Model) -> Description:
         local_optimizer_bytes=sum(row.local_bytes for row in slots),
         collectives={} if binding is None else binding.collectives,
         outputs={} if binding is None else binding.outputs,
-        sums="" if binding is None else way(binding),
+        sums="" if binding is None else route(binding),
     )
 
 
@@ -256,13 +256,13 @@ def summary(calls: list[Call]) -> str:
 
 def collectives_table(calls: list[Call]) -> Table:
     """One row for each collective of a step, in the order in which they were traced."""
-    has_ways = any(call.road for call in calls)
+    has_ways = any(call.route for call in calls)
     columns = ("collective", *(["way"] if has_ways else []), "ranks", "shapes", "bytes", "layer", "source")
     table = Table(*columns, box=None, pad_edge=False)
     for call in calls:
         shapes = " ".join(map(shown, call.shapes[:3])) + (" ..." if len(call.shapes) > 3 else "")
         size = "?" if call.num_bytes is None else str(call.num_bytes)
-        way_of = [(call.road or "").replace("_", " ")] if has_ways else []
+        way_of = [(call.route or "").replace("_", " ")] if has_ways else []
         table.add_row(call.kind, *way_of, ranks_shown(call.ranks), shapes, size, call.layer, call.source)
     return table
 

@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import Iterator
 
-from keras_par.seam.feed.input import without_distribution
-from keras_par.seam.models import binding as bindings
-from keras_par.seam.together import run as runs
+from keras_par.keras_patches.coordination import fit_call as runs
+from keras_par.keras_patches.inputs.sharded_input import without_distribution
+from keras_par.keras_patches.models import binding as bindings
 
 
 @contextlib.contextmanager
@@ -32,5 +32,5 @@ def independent() -> Iterator[None]:
 
     Costs no collective.
     """
-    with bindings.apart(), runs.hidden(), without_distribution():
+    with bindings.independent(), runs.hidden(), without_distribution():
         yield

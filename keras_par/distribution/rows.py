@@ -3,9 +3,9 @@
 import keras
 
 from keras_par.comm import world
+from keras_par.keras_patches.models.binding import Binding
 from keras_par.plan.options import Options
 from keras_par.plan.rows import row_range
-from keras_par.seam.models.binding import Binding
 from keras_par.sharding import step as steps
 
 

@@ -11,13 +11,13 @@ import keras
 import tensorflow as tf
 
 from keras_par.base import rank_variables
-from keras_par.base.heartbeat import CALLS
+from keras_par.base.heartbeat_page import CALLS
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.distribution.seeds import Seed, share
-from keras_par.job import failures, heartbeat
-from keras_par.job.start import start
-from keras_par.seam.install import install
+from keras_par.job import failures, rank_heartbeat
+from keras_par.job.start_communication import start
+from keras_par.keras_patches.install import install
 
 
 def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
@@ -84,7 +84,7 @@ def shutdown() -> None:
 
     Costs no collective.
     """
-    if world.is_started() and world.current().size > 1 and (call := CALLS[heartbeat.current().page.call]):
+    if world.is_started() and world.current().size > 1 and (call := CALLS[rank_heartbeat.current().page.call]):
         raise RuntimeError(f"keras-par: kp.shutdown() was called within {call}, where ranks wait: call it afterwards.")
     world.stop()
 
@@ -228,7 +228,7 @@ def tell_versions(communicator: Communicator) -> None:
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if communicator.engine != "solo":
         versions["horovod"] = importlib.metadata.version("horovod")
-    heartbeat.current().tell("about", versions=versions)
+    rank_heartbeat.current().tell("about", versions=versions)
 
 
 def tell_before(hook):
@@ -240,7 +240,7 @@ def tell_before(hook):
     def replacement(kind, error, traceback):
         if isinstance(error, KeyboardInterrupt) and str(error).startswith("keras-par: "):
             return print(error, file=sys.stderr)
-        heartbeat.current().fail()
+        rank_heartbeat.current().fail()
         if isinstance(error, Exception):
             told = failures.explain(error)
             if told is not error:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from socketserver import StreamRequestHandler
 from typing import Any
 
-from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, READ_SECONDS, LimitedServer, proof
+from keras_par.base.limited_server import NONCE_BYTES, PROOF_BYTES, READ_SECONDS, LimitedServer, proof
 
 MOST_BYTES, MOST_ANSWER_BYTES = 2**17, 2**19
 TRIES = 2  # of a question; many connections of strangers may have ended the first

@@ -16,7 +16,7 @@ from keras_par.base.sentence import error_of
 from keras_par.comm import world
 from keras_par.comm.agreed import AgreedError as AgreedError
 from keras_par.comm.communicator import Communicator
-from keras_par.job import heartbeat
+from keras_par.job import rank_heartbeat
 from keras_par.job.exchange import Exchange, ask
 
 ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
@@ -198,7 +198,9 @@ def explain(error: Exception) -> Exception:
 
 def tell_launcher(error: Exception, on_all_ranks: bool) -> None:
     consequence = is_consequence(error)
-    heartbeat.current().tell("failure", message=summary(error), is_consequence=consequence, on_all_ranks=on_all_ranks)
+    rank_heartbeat.current().tell(
+        "failure", message=summary(error), is_consequence=consequence, on_all_ranks=on_all_ranks
+    )
 
 
 def is_consequence(error: Exception) -> bool:

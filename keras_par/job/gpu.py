@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from keras_par.base.variables import number
+from keras_par.base.environment import number
 from keras_par.comm.communicator import Communicator
 
 

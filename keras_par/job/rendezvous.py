@@ -16,8 +16,8 @@ from typing import Any
 from keras_par.base.addresses import lost_in_gloo, own_address
 from keras_par.base.rendezvous import Handler, RendezvousServer
 from keras_par.base.slots import Slot, slots, variables
-from keras_par.job import launch
-from keras_par.job.launch import MeetingPoint
+from keras_par.job import launch_environment
+from keras_par.job.launch_environment import MeetingPoint
 
 ASK_SECONDS = 5.0  # how long an answer may take
 PAUSE_SECONDS, ASKS_A_SECOND = 0.2, 500  # between two questions of a rank; of all ranks together, where there are many
@@ -27,7 +27,7 @@ MOST_BYTES = 2**14  # that a rank says of itself
 MOST_NAMED = 8  # ranks that have not come
 
 
-def join(launched: launch.Launch) -> None:
+def join(launched: launch_environment.Launch) -> None:
     """Where nobody has connected the ranks, waits for all and sets the variables by which Horovod does.
 
     Raises:
@@ -38,7 +38,7 @@ def join(launched: launch.Launch) -> None:
     from keras_par.comm import horovod
 
     horovod.load(launched.engine)
-    os.environ.update(meet(launched.rank, launched.size, launch.meeting_point(os.environ)))
+    os.environ.update(meet(launched.rank, launched.size, launch_environment.meeting_point(os.environ)))
 
 
 def meet(rank: int, size: int, meeting: MeetingPoint, host: str = "") -> dict[str, str]:

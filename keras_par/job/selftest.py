@@ -14,8 +14,8 @@ from keras_par.base.rank_variables import number
 from keras_par.comm import horovod
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import HorovodCommunicator
-from keras_par.comm.ways import shared
-from keras_par.job import launch
+from keras_par.comm.routes import shared
+from keras_par.job import launch_environment
 
 REPEATS = {4: 100, 64 << 10: 100, 1 << 20: 50, 16 << 20: 10}  # timed all-reduces for each message size in bytes
 WARM_UP = 5  # calls before the timed ones: connections are made, buffers grow, Horovod caches the name
@@ -50,7 +50,7 @@ def main(folder: str) -> None:
     rank = number("rank")
     record = Record(Path(folder) / f"rank.{rank}.json")
     record.note(stage="loading Horovod")
-    launched = launch.detect()
+    launched = launch_environment.detect()
     operations = horovod.load(launched.engine)
     record.note(stage="connecting to the other ranks")
     sets = [operations.ProcessSet(members) for members in halves(launched.size)]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from keras_par.agent.leftovers import end_of_daemon
+from keras_par.agent.cleanup import end_of_daemon
 from keras_par.base import host_memory
 from keras_par.base.version import VERSION
 from keras_par.cluster.hosts import ClusterError, Place
@@ -17,13 +17,13 @@ from keras_par.cluster.reach import AS_SET, Ssh, execute, obstacles
 from keras_par.launch import verdict
 from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
+from keras_par.launch.host_watch import Watch
+from keras_par.launch.next_world import ChangingWorlds, Worlds
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.settings import Run, Settings
 from keras_par.launch.supervisor import Supervisor
 from keras_par.launch.switchboard import make_room
 from keras_par.launch.verdict import Outcome
-from keras_par.launch.watch import Watch
-from keras_par.launch.worlds import ChangingWorlds, Worlds
 
 ECHO_SECONDS = 1.0  # a terminal that closes sends several signals at once, which are not the user's second
 NO_WORLD_STATUS = 1  # there are too few hosts

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from keras_par.agent.shown import CODES, without_codes
+from keras_par.agent.terminal_filter import CODES, without_codes
 
 LINE_SECONDS = 30.0  # between two lines of a bar that is not done, where there is no terminal
 ERASE, RESET = "\r\x1b[K", "\x1b[0m"

@@ -7,12 +7,12 @@ import sys
 from typing import NoReturn
 
 from keras_par.base.arguments import LONGEST_SENTENCE, USAGE_STATUS, complain, shown
-from keras_par.base.variables import one_line
+from keras_par.base.environment import one_line
 from keras_par.base.version import VERSION
 
 PREFIX = "keras-par: "  # of a sentence that is for the user
 COMMANDS = {
-    "run": "keras_par.launch.run",
+    "run": "keras_par.launch.run_command",
     "install-horovod": "keras_par.launch.install_horovod",
     "doctor": "keras_par.doctor.command",
     "report": "keras_par.report.command",

@@ -15,7 +15,7 @@ from keras_par.cluster.environment import find, horovod_folder, mpi_variables
 from keras_par.cluster.hosts import Place
 from keras_par.cluster.reach import Ssh, is_local
 from keras_par.cluster.slurm import is_in_allocation
-from keras_par.launch.started import Program, Started
+from keras_par.launch.agent_starters import Program, Started
 
 Engine = Literal["mpi", "gloo"]
 NAMES: dict[Engine, str] = {"mpi": "mpirun", "gloo": "the start over Gloo"}  # of what starts the agents

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from keras_par.launch.account import Account
 from keras_par.launch.console import Console
+from keras_par.launch.goodput import Account
 from keras_par.launch.run_folder import RunFolder
 
 HANG_SECONDS = 120.0  # without progress that are a hang, unless the user says otherwise

@@ -5,20 +5,20 @@ import signal
 import time
 
 from keras_par.agent import wire
-from keras_par.agent.leftovers import remove_session
+from keras_par.agent.cleanup import remove_session
 from keras_par.agent.states import Exit, State, state_of
 from keras_par.launch import verdict
 from keras_par.launch.culprit import first_failure
-from keras_par.launch.ending import Ending
 from keras_par.launch.engines import Plan
+from keras_par.launch.graceful_stop import Ending
 from keras_par.launch.hang_watch import HangWatch
+from keras_par.launch.host_watch import Watch
+from keras_par.launch.lost_agents import Silence
 from keras_par.launch.members import Member, Members
 from keras_par.launch.reception import Reception
 from keras_par.launch.settings import Run
-from keras_par.launch.silence import Silence
 from keras_par.launch.switchboard import Line
 from keras_par.launch.verdict import Outcome, Teller
-from keras_par.launch.watch import Watch
 
 TICK_SECONDS = 0.2
 PAUSE_SECONDS = 5e-6  # for each rank, to hear several at once

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from keras_par.agent import wire
 from keras_par.base.addresses import own_addresses
-from keras_par.base.limited import NONCE_BYTES, PROOF_BYTES, proof
+from keras_par.base.limited_server import NONCE_BYTES, PROOF_BYTES, proof
 from keras_par.launch.engines import EngineError
 
 BACKLOG = 4096  # connections that wait to be greeted; the kernel may allow fewer

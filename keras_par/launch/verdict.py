@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from keras_par.agent.states import Exit
 from keras_par.cluster.hosts import Place
+from keras_par.launch.agent_starters import Started
 from keras_par.launch.culprit import FEW, failed_alike, first_failure, named
 from keras_par.launch.engines import Plan
 from keras_par.launch.members import Members
 from keras_par.launch.settings import Run
-from keras_par.launch.started import Started
 
 THREADS = "pthread_create"  # which failed, TensorFlow says before it aborts
 UNGUARDED = "finished its bootstrapping phase"  # multiprocessing's, of a process that would start others at once

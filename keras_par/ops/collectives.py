@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_par.comm import differentiable, world
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.sharding import step as steps
-from keras_par.sharding.names import is_in_loop, numbered
+from keras_par.sharding.collective_names import is_in_loop, numbered
 
 OPERATIONS = ("sum", "mean", "min", "max")
 

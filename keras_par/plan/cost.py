@@ -10,9 +10,9 @@ from keras_par.plan.liveness import Moment, most_held, waiting
 from keras_par.plan.machine import crossing_bytes
 from keras_par.plan.reading import read
 from keras_par.plan.recomputing import blocks, held, held_again
-from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Aside, Trace
-from keras_par.plan.upkeep import BUCKET_BYTES, Upkeep, Use, uses
+from keras_par.plan.training_setup import Setting
+from keras_par.plan.variable_cost import BUCKET_BYTES, Upkeep, Use, uses
 
 PARTS = ("variables", "slots", "activations", "gradients", "sums", "recomputed", "passing", "gathered")
 

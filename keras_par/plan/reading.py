@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from keras_par.plan.case import Outcome, Sent
 from keras_par.plan.layout import Axes
-from keras_par.plan.setting import Setting
+from keras_par.plan.operation_cost import Work, work_of
 from keras_par.plan.trace import Operation, Tensor
+from keras_par.plan.training_setup import Setting
 from keras_par.plan.transfer import transfer
-from keras_par.plan.work import Work, work_of
 
 CAST = "core.cast"
 

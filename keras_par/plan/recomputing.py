@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from keras_par.plan.case import Sent
 from keras_par.plan.layout import Axes
 from keras_par.plan.reading import Read, root
-from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Operation, Tensor, Trace, shape_at
+from keras_par.plan.training_setup import Setting
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keras_par.comm import world
-from keras_par.comm.counting import Call
+from keras_par.comm.counted import Call
 from keras_par.comm.planned import PlannedCommunicator
 from keras_par.distribution.describe import OPEN_SIZES, Description, describe
 from keras_par.distribution.load_strategy import load_strategy
+from keras_par.keras_patches.models.binding import bind, bound
+from keras_par.keras_patches.trainer.abstract_step import trace_training_step
 from keras_par.planning.model_file import build_from
 from keras_par.planning.outlook import Outlook, look, outlook
-from keras_par.seam.call.dry_step import trace_training_step
-from keras_par.seam.models.binding import bind, bound
-from keras_par.searching.look import prepare
+from keras_par.searching.model_trace import prepare
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from keras_par.catalogue.strategy_file import read_strategy, strategy_text
 from keras_par.distribution.load_strategy import find as find_file
+from keras_par.keras_patches.install import install
 from keras_par.planning.model_file import build_from
 from keras_par.planning.page import write_found
-from keras_par.seam.install import install
 from keras_par.searching.explain import as_json, explanation
-from keras_par.searching.look import look_at
+from keras_par.searching.model_trace import look_at
 from keras_par.searching.search import Asked, found_by
 
 

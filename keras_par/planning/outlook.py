@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_par.distribution.describe import Description
+from keras_par.keras_patches.models.name_counters import as_if_unbuilt
 from keras_par.plan.cost import Prediction, predict
 from keras_par.plan.layout import matches
 from keras_par.plan.machine import Machine
 from keras_par.plan.options import Options
 from keras_par.plan.reading import seen as seen_by_operations
-from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
+from keras_par.plan.training_setup import Setting
 from keras_par.planning.model_file import build_from
-from keras_par.seam.models.unbuilt import as_if_unbuilt
 from keras_par.searching.explain import held, milliseconds
 from keras_par.searching.known_machines import machine_of, measured_here
-from keras_par.searching.look import look_at
+from keras_par.searching.model_trace import look_at
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from keras_par.agent.wire import VARIABLE
 from keras_par.cluster.hosts import Place
+from keras_par.launch.agent_starters import Started
 from keras_par.launch.engines import Plan
-from keras_par.launch.started import Started
 from keras_par.ray.worker import Worker
 
 STATUS = 1  # of actors of which one has died

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import BinaryIO
 
-from keras_par.agent import called
+from keras_par.agent import remote_function
 from keras_par.launch.engines import exported, settings
 
 MOST_LINES = 12  # of what an agent says that cannot do its work
@@ -50,7 +50,7 @@ class Worker:
                     "-P",
                     "-m",
                     "keras_par.ray.agent",
-                    *called.program(path_of(function), path_of(result)),
+                    *remote_function.program(path_of(function), path_of(result)),
                 ],
                 env=variables,
                 stdin=subprocess.DEVNULL,

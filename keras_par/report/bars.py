@@ -5,7 +5,7 @@ from collections import Counter
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from keras_par.report import measures, words
+from keras_par.report import measures, number_format
 from keras_par.report.progress import PHASES, Progress
 from keras_par.report.svg import Chart, colour, draw
 
@@ -20,7 +20,7 @@ def row_height(count: int) -> int:
 def phases_chart(ranks: dict[int, Progress]) -> Chart:
     """Stacked bars of each rank's seconds by phase."""
     longest = max(sum(progress.seconds.values()) for progress in ranks.values())
-    unit, divisor = words.time_unit(longest)
+    unit, divisor = number_format.time_unit(longest)
 
     def paint(axes: Axes) -> None:
         rows = range(len(ranks))
@@ -64,7 +64,7 @@ def step_times_chart(histograms: dict[int, Counter[int]]) -> Chart:
         axes.set_xlim(low, high)
         axes.xaxis.set_major_locator(FixedLocator(ticks(low, high, 9)))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(lambda value, _: words.tick(value))
+        axes.xaxis.set_major_formatter(lambda value, _: number_format.tick(value))
         axes.set_xlabel("time of a step")
 
     size = (WIDTH, 60 + max(row_height(len(histograms)), 20) * len(histograms))

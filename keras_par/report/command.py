@@ -48,7 +48,7 @@ def write_page(folder: Path, output: Path) -> Path:
         raise ReportError(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: pip install {' '.join(missing)}"
         )
-    from keras_par.report import many, page, run_folder
+    from keras_par.report import many_ranks, page, run_folder
 
     if not folder.is_dir():
         raise ReportError(f"there is no folder '{folder}': give the one that the run had as --log-dir.")
@@ -62,8 +62,8 @@ def write_page(folder: Path, output: Path) -> Path:
     text = page.render(run, table.name)
     try:
         output.write_text(text, encoding="utf-8")
-        if many.is_many(run):
-            many.write_table(run, table)
+        if many_ranks.is_many(run):
+            many_ranks.write_table(run, table)
     except OSError as error:
         raise ReportError(f"'{output}' cannot be written ({error.strerror}): name another file by -o.") from error
     return output

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from keras_par.report import measures, words
+from keras_par.report import measures, number_format
 from keras_par.report.run_folder import Event, Run
 from keras_par.report.svg import Chart, colour, draw
 
@@ -43,7 +43,7 @@ def shown(run: Run) -> list[Event]:
 def timeline(run: Run) -> Chart:
     """Every event over time, one row for each kind; attempts are shaded in turn."""
     begin, end = measures.span(run)
-    unit, divisor = words.time_unit(end - begin)
+    unit, divisor = number_format.time_unit(end - begin)
     happened = shown(run)
     kinds = list(dict.fromkeys(event.kind for event in happened))[:MOST_KINDS]
     tones = {event.kind: tone(event) for event in happened}
@@ -79,12 +79,12 @@ def row(event: Event, begin: float) -> EventRow:
     """One row; `begin` is when the run started, in unix seconds. The stack of the event's own rank comes first."""
     stacks = sorted(event.stacks.items(), key=lambda item: item[0] != str(event.rank))[:MOST_STACKS]
     return EventRow(
-        since=words.duration(max(event.time - begin, 0.0)),
-        clock=words.clock(event.time),
+        since=number_format.duration(max(event.time - begin, 0.0)),
+        clock=number_format.clock(event.time),
         kind=event.kind,
         tone=tone(event),
         attempt=event.attempt,
         rank="" if event.rank is None else str(event.rank),
-        text=words.clipped(event.text),
-        stacks=[(rank, words.clipped(stack)) for rank, stack in stacks],
+        text=number_format.clipped(event.text),
+        stacks=[(rank, number_format.clipped(stack)) for rank, stack in stacks],
     )

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from keras_par.report import measures, words
+from keras_par.report import measures, number_format
 from keras_par.report.run_folder import Event, Run
 
 
@@ -78,10 +78,13 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("ranks", f"{run.num_ranks:,}" if run.num_ranks else ""),
         ("engine", {"mpi": "MPI", "gloo": "Gloo"}.get(run.engine, run.engine)),
         ("host" if len(hosts) == 1 else f"{len(hosts)} hosts", ", ".join(hosts[:8]) + (" ..." if hosts[8:] else "")),
-        ("started", words.date(begin) if begin else ""),
-        ("took" if ended else "lasted at least", words.duration(end - begin) if begin else ""),
+        ("started", number_format.date(begin) if begin else ""),
+        ("took" if ended else "lasted at least", number_format.duration(end - begin) if begin else ""),
         ("restarts", f"{restarts:,}"),
-        ("ETTR", words.percent(share) if restarts and (share := measures.trained_share(run)) is not None else ""),
+        (
+            "ETTR",
+            number_format.percent(share) if restarts and (share := measures.trained_share(run)) is not None else "",
+        ),
         ("strategy", ", ".join(strategies[:4]) + (", ..." if strategies[4:] else "")),
         ("sums", " ".join(run.sums[:4])),
         ("versions", ", ".join(f"{versions[name]} {version}" for name, version in run.versions.items())),
@@ -102,7 +105,7 @@ def steps_card(run: Run) -> Card:
         "steps",
         "Steps",
         f"{steps:,}",
-        f"{words.plural(len(run.epochs), 'epoch') if run.epochs else 'no epoch'} finished",
+        f"{number_format.plural(len(run.epochs), 'epoch') if run.epochs else 'no epoch'} finished",
     )
 
 
@@ -110,8 +113,8 @@ def speed_card(run: Run) -> Card:
     """How fast."""
     speed = measures.steps_a_second(run)
     times = sum((progress.step_times for progress in run.progress.values()), Counter())
-    median = f"median step {words.step_time(measures.percentile(times, 0.5))}" if times else ""
-    return Card("speed", "Steps a second", words.significant(speed) if speed else "", median)
+    median = f"median step {number_format.step_time(measures.percentile(times, 0.5))}" if times else ""
+    return Card("speed", "Steps a second", number_format.significant(speed) if speed else "", median)
 
 
 def loss_card(run: Run) -> Card:
@@ -119,18 +122,20 @@ def loss_card(run: Run) -> Card:
     logs = [epoch.logs for epoch in run.epochs if "loss" in epoch.logs]
     if logs:
         validation = logs[-1].get("val_loss")
-        detail = "" if validation is None else f"validation {words.significant(validation, 4)}"
-        return Card("loss", "Final loss", words.significant(logs[-1]["loss"], 4), detail)
+        detail = "" if validation is None else f"validation {number_format.significant(validation, 4)}"
+        return Card("loss", "Final loss", number_format.significant(logs[-1]["loss"], 4), detail)
     last = [sample.loss for rank in run.progress.values() for sample in list(rank.last.values())[-1:]]
     losses = [loss for loss in last if loss is not None]
-    value = words.significant(sum(losses) / len(losses), 4) if losses else ""
+    value = number_format.significant(sum(losses) / len(losses), 4) if losses else ""
     return Card("loss", "Loss so far", value, "mean of the ranks, in the first epoch")
 
 
 def communication_card(run: Run) -> Card:
     """How much of the time went into reducing."""
     share = measures.communication(run)
-    return Card("communication", "Communication", "" if share is None else words.percent(share), "of the time in fit")
+    return Card(
+        "communication", "Communication", "" if share is None else number_format.percent(share), "of the time in fit"
+    )
 
 
 def slowest_card(run: Run) -> Card:
@@ -139,5 +144,5 @@ def slowest_card(run: Run) -> Card:
     more = measures.stands_out(ranks)
     if more is None:
         return Card("slowest", "Slowest rank", "none" if len(ranks) > 1 else "", "none stands out from the others")
-    detail = f"{words.percent(more)} more time per step than the median of the others"
+    detail = f"{number_format.percent(more)} more time per step than the median of the others"
     return Card("slowest", "Slowest rank", f"rank {ranks[0].rank}", detail)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from keras_par.base.heartbeat import BUCKETS_PER_OCTAVE, SHORTEST_STEP
+from keras_par.base.heartbeat_page import BUCKETS_PER_OCTAVE, SHORTEST_STEP
 from keras_par.report import fields
 from keras_par.report.lines import UNREADABLE
 from keras_par.report.progress import PHASES, Progress

@@ -4,7 +4,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from keras_par.report import many, measures, words
+from keras_par.report import many_ranks, measures, number_format
 from keras_par.report.curves import HALF, POINTS, WIDE, Curve, Point, mark_restarts, plot
 from keras_par.report.fields import is_plottable
 from keras_par.report.run_folder import Run
@@ -53,9 +53,9 @@ def metric_chart(run: Run, name: str) -> Chart:
     dropped = sum(map(len, train + validation)) - len(values)
 
     def paint(axes: Axes) -> None:
-        if len(ranks) > many.MOST_RANKS:
-            many.paint_band(axes, ranks)
-        for curve in ranks if len(ranks) <= many.MOST_RANKS else []:
+        if len(ranks) > many_ranks.MOST_RANKS:
+            many_ranks.paint_band(axes, ranks)
+        for curve in ranks if len(ranks) <= many_ranks.MOST_RANKS else []:
             plot(axes, curve, POINTS // len(ranks), color=colour("faint"), linewidth=0.9, alpha=0.55)
         for curve, kind, line in zip(lines, ("train", "validation"), ("-", (0, (5, 2))), strict=True):
             plot(axes, curve, POINTS // 12, color=colour(kind), linestyle=line)
@@ -69,9 +69,10 @@ def metric_chart(run: Run, name: str) -> Chart:
 
     legend = [("training", "train")] if any(lines[0]) else []
     legend += [("validation", "validation")] if any(lines[1]) else []
-    each = "each rank's" if len(ranks) <= many.MOST_RANKS else "from the lowest to the highest rank's"
+    each = "each rank's" if len(ranks) <= many_ranks.MOST_RANKS else "from the lowest to the highest rank's"
     legend += [(f"{each} own rows, mean of the epoch so far", "faint")] if ranks else []
-    note = f"{words.plural(dropped, 'value')} of {name} {'is' if dropped == 1 else 'are'} not finite and not drawn."
+    left_out = number_format.plural(dropped, "value")
+    note = f"{left_out} of {name} {'is' if dropped == 1 else 'are'} not finite and not drawn."
     size = WIDE if name == "loss" else HALF
     svg = draw(f"metric-{name}", f"{name} over steps", size, paint) if values or ranks else Markup("")
     return Chart(name, svg, legend, note if dropped else "")

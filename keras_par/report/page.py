@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from keras_par.report import events, head, words
+from keras_par.report import events, head, number_format
 from keras_par.report.run_folder import Run
 from keras_par.report.sections import sections
 
@@ -21,7 +21,7 @@ def render(run: Run, table: str = "ranks.csv") -> str:
     )
     return environment.get_template("page.html.j2").render(
         title=head.title(run),
-        command=words.clipped(shlex.join(run.command)),
+        command=number_format.clipped(shlex.join(run.command)),
         ending=head.ending(run),
         culprit=head.culprit(run),
         facts=head.facts(run),

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from keras_par.base.heartbeat import NUM_BUCKETS
+from keras_par.base.heartbeat_page import NUM_BUCKETS
 from keras_par.report import fields
 
 PHASES = ("script", "data", "forward-backward", "reduce", "callback")

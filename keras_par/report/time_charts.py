@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from matplotlib.axes import Axes
 
-from keras_par.report import many, measures, words
+from keras_par.report import many_ranks, measures, number_format
 from keras_par.report.curves import POINTS, WIDE, Curve, mark_restarts, plot
 from keras_par.report.progress import Progress
 from keras_par.report.run_folder import Run
@@ -21,14 +21,14 @@ def time_chart(run: Run, name: str, title: str, curves: dict[int, Curve], unit: 
     if not curves:
         return None
     begin, end = measures.span(run)
-    time_name, divisor = words.time_unit(end - begin)
+    time_name, divisor = number_format.time_unit(end - begin)
     styles, legend = rank_styles(curves)
     restarts = [(time - begin) / divisor for time in measures.restart_times(run)]
 
     def paint(axes: Axes) -> None:
         placed = {rank: placed_in(curve, begin, divisor) for rank, curve in curves.items()}
-        if len(curves) > many.MOST_RANKS:
-            many.paint_band(axes, list(placed.values()))
+        if len(curves) > many_ranks.MOST_RANKS:
+            many_ranks.paint_band(axes, list(placed.values()))
             placed = {rank: curve for rank, curve in placed.items() if styles[rank][0] != "faint"}
         for rank in sorted(placed, key=lambda rank: styles[rank][1]):
             name, width = styles[rank]
@@ -52,7 +52,11 @@ def rank_styles(curves: dict[int, Curve]) -> tuple[dict[int, tuple[str, float]],
     high, low = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     styles = dict.fromkeys(curves, ("faint", 0.9)) | {high: ("rank-1", 1.8), low: ("rank-0", 1.8)}
     legend = [(f"rank {high}, the highest", "rank-1"), (f"rank {low}, the lowest", "rank-0")]
-    how = "from the lowest to the highest of all" if len(curves) > many.MOST_RANKS else f"the other {len(curves) - 2}"
+    how = (
+        "from the lowest to the highest of all"
+        if len(curves) > many_ranks.MOST_RANKS
+        else f"the other {len(curves) - 2}"
+    )
     return styles, [*legend, (how, "faint")]
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from keras_par.plan.cost import Prediction, predict
 from keras_par.plan.layout import Axes
-from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Shape, Trace
+from keras_par.plan.training_setup import Setting
 from keras_par.searching import dynamic
 from keras_par.searching.find import Found
-from keras_par.searching.maker import SUMS, Choice, Maker
+from keras_par.searching.memory_limited import within
 from keras_par.searching.patterns import pattern_of
-from keras_par.searching.within import within
+from keras_par.searching.problem_builder import SUMS, Choice, Maker
 
 CLASSES = 12  # that are asked about, those with most to do first
 SECONDS = 2.0  # in which others are laid anew; from then on they stay

@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from keras_par.searching.fronts import Fronts, Limits, added, eliminated
+from keras_par.searching.pareto_fronts import Fronts, Limits, added, eliminated
 from keras_par.searching.problem import Problem, Table
 
 WIDTHS = (16, 64, 256)  # points of a front, in the order of trying

@@ -12,14 +12,14 @@ from keras_par.plan.layout import Axes, complaint
 from keras_par.plan.machine import Machine
 from keras_par.plan.mesh import Mesh
 from keras_par.plan.options import Search, Zero
-from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
+from keras_par.plan.training_setup import Setting
 from keras_par.searching import dynamic, exact
 from keras_par.searching.classes import tensor_classes
-from keras_par.searching.maker import ALL, SUMS, Counted, Maker
+from keras_par.searching.memory_limited import Solver, within
 from keras_par.searching.meshes import DATA, MODEL, halvings, meshes, named
 from keras_par.searching.problem import Problem
-from keras_par.searching.within import Solver, within
+from keras_par.searching.problem_builder import ALL, SUMS, Counted, Maker
 
 STAGES: tuple[Zero, ...] = (1, 2, 3)
 MORE_RANKS = 14  # doublings that are looked at for a model that does not fit

@@ -23,7 +23,7 @@ from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.runtime import init
 from keras_par.plan.case import Collective
 from keras_par.plan.machine import Link, Machine, crossing_bytes
-from keras_par.plan.upkeep import update_bytes
+from keras_par.plan.variable_cost import update_bytes
 
 WIDTH = 1024  # of the product that is timed
 FEW, WIDE, WEIGHTS = 32, 2048, 4  # rows, width and number of products that read more weights than caches hold

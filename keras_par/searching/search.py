@@ -15,19 +15,19 @@ from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.load_strategy import model_parallel
 from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
+from keras_par.keras_patches.models.name_counters import as_if_unbuilt
 from keras_par.plan.layout import Axes, matches, nearest
 from keras_par.plan.machine import Machine
 from keras_par.plan.options import Search, one_of, values_of
-from keras_par.plan.setting import Setting
 from keras_par.plan.trace import Trace
-from keras_par.seam.models.unbuilt import as_if_unbuilt
+from keras_par.plan.training_setup import Setting
 from keras_par.searching.alternatives import alternatives
 from keras_par.searching.explain import Answer, explanation, strategy_of
 from keras_par.searching.find import find
 from keras_par.searching.known_machines import machine_of, measured_here
-from keras_par.searching.look import look_at
 from keras_par.searching.measure import measure
 from keras_par.searching.meshes import AXES, DATA, NUM_AXES, named
+from keras_par.searching.model_trace import look_at
 from keras_par.searching.patterns import entries, names
 
 

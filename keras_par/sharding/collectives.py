@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_par.comm import place
+from keras_par.comm import call_site
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.division import Move
 from keras_par.plan.layout import length_of, part_of
-from keras_par.sharding.names import unique
-from keras_par.sharding.pieces import from_gather, from_scatter, to_gather, to_scatter
-from keras_par.sharding.shared import once
+from keras_par.sharding.chunks import from_gather, from_scatter, to_gather, to_scatter
+from keras_par.sharding.collective_names import unique
+from keras_par.sharding.per_call import once
 
 
 def enter(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
@@ -117,7 +117,7 @@ def joined(
 
 def differentiable(forward: Callable, backward: Callable, tensor: tf.Tensor, shape=None) -> tf.Tensor:
     """`forward(tensor)`, of a known `shape`, whose gradient is `backward(upstream)`."""
-    here = place.current()
+    here = call_site.current()
 
     @tf.custom_gradient
     def call(x):
@@ -125,7 +125,7 @@ def differentiable(forward: Callable, backward: Callable, tensor: tf.Tensor, sha
             upstream = tf.convert_to_tensor(upstream)  # lookups have gradients of single rows
             if not upstream.shape.is_fully_defined():
                 upstream = tf.ensure_shape(upstream, result.shape)
-            with place.within(here):
+            with call_site.within(here):
                 return backward(upstream)
 
         result = forward(x)

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from keras_par.plan.division import Division, Labels, Move, Named, divide, sums
 from keras_par.sharding.collectives import changed
-from keras_par.sharding.following import keeps_divided, note_cut
+from keras_par.sharding.gather_on_use import Deferred, GatheredOnUse, applied
+from keras_par.sharding.layout_following import keeps_divided, note_cut
 from keras_par.sharding.mesh import RankMesh
-from keras_par.sharding.on_use import Deferred, GatheredOnUse, applied
 from keras_par.sharding.tensor import ShardedTensor
 
 
@@ -38,8 +38,8 @@ def compute(
         A ShardedTensor if a dim of the result is divided, else a tensor.
 
     Costs what changes of layout cost where operands do not fit together, and one all-reduce of the result for each
-    axis that divides a dim which the result lacks, or a reduce-scatter where `following.keeping` leaves it divided.
-    Backward it costs one all-reduce for each operand that is alike on all ranks and lacks a divided dim.
+    axis that divides a dim which the result lacks, or a reduce-scatter where `layout_following.keeping` leaves it
+    divided. Backward it costs one all-reduce for each operand that is alike on all ranks and lacks a divided dim.
     """
     named = Named(tuple(map(tuple, labels)), tuple(result), **options)
     mesh = next(operand.mesh for operand in operands if isinstance(operand, ShardedTensor))

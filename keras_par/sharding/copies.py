@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from keras_par.comm.reducer import Gradient, values_of, with_values
 from keras_par.plan.mesh import REPLICA
+from keras_par.sharding.collective_names import numbered
 from keras_par.sharding.mesh import RankMesh
-from keras_par.sharding.names import numbered
-from keras_par.sharding.views import identity, is_sharded
+from keras_par.sharding.variable_views import identity, is_sharded
 
 
 def repeats_bits() -> bool:

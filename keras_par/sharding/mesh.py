@@ -69,7 +69,7 @@ class RankMesh:
 
     @property
     def _job(self) -> Communicator:
-        return world.current().through(self._reduce_by)
+        return world.current().routed_by(self._reduce_by)
 
     def along(self, axis: str) -> Communicator:
         """The communicator of the ranks that differ from this one in their place along `axis` only.

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_par.comm import place
+from keras_par.comm import call_site
 from keras_par.plan.division import Named
 from keras_par.plan.trace import ASSIGN, WHOLE, Operation, Steps, Tensor, Trace
 from keras_par.sharding.mesh import RankMesh
@@ -209,7 +209,7 @@ class Recorder(RankMesh):
                 yield value
 
     def _note(self, name, operands, results, named=None, steps=None, begin=None) -> None:
-        layer, _ = place.current()
+        layer, _ = call_site.current()
         end = num_nodes()
         self.spans.append((end if begin is None else begin, end))
         self.trace.operations.append(Operation(name, layer, operands, results, named, steps))

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.sharding.names import num_functions, numbered, within_step
+from keras_par.sharding.collective_names import num_functions, numbered, within_step
 
 
 class LossUnknown(BaseException):

@@ -12,7 +12,7 @@ from keras_par.plan.indexing import indexed
 from keras_par.plan.layout import Axes
 from keras_par.sharding.collectives import changed, gather
 from keras_par.sharding.mesh import RankMesh
-from keras_par.sharding.shared import is_lost
+from keras_par.sharding.per_call import is_lost
 
 
 class ShardedTensor(tf.__internal__.types.Tensor):

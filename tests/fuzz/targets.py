@@ -24,9 +24,9 @@ from keras_par.catalogue.mesh_sizes import sizes_for
 from keras_par.catalogue.strategy_file import parse_strategy, read_strategy, strategy_text
 from keras_par.cluster import binding, hosts, slurm
 from keras_par.cluster.rank_table import read_rank_table
-from keras_par.job import gpu, heartbeat, launch
+from keras_par.job import gpu, launch_environment, rank_heartbeat
 from keras_par.launch import cli
-from keras_par.launch.account import Account
+from keras_par.launch.goodput import Account
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.supervisor import Supervisor
 from keras_par.plan.machine import read_machine
@@ -146,15 +146,15 @@ VARIABLES = (
 )
 SETTINGS = (*mutations.WORDS, "0", "1", "2", "4", "29500", "node[1-3,7],login", "2(x3),1", "1,2,3", "0,1", "a:2")
 READERS = (
-    launch.detect,
-    lambda: launch.meeting_point(os.environ),
+    launch_environment.detect,
+    lambda: launch_environment.meeting_point(os.environ),
     lambda: gpu.device(os.environ, 2),
     lambda: [rank_variables.number(name) for name in ("rank", "size", "local_rank", "local_size")],
     rank_variables.told,
     lambda: slurm.slurm_hosts(os.environ),
     lambda: slurm.tasks_of_step(os.environ),
     lambda: host_memory.remove(os.environ),
-    heartbeat.inherited,
+    rank_heartbeat.inherited,
     cache_folder,
     keras_backend,
     binding.devices,

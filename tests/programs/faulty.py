@@ -15,11 +15,11 @@ import threading
 import time
 from pathlib import Path
 
-from keras_par.job import heartbeat
+from keras_par.job import rank_heartbeat
 from tests.launcher import rank_of_this_process
 
 folder, culprit, at_step, fault, threads, size = sys.argv[1:]
-rank, beat = rank_of_this_process(), heartbeat.current()
+rank, beat = rank_of_this_process(), rank_heartbeat.current()
 if threads == "threads":
     threading.Thread(target=time.sleep, args=(1000,), name="uploader").start()
 

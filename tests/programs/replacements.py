@@ -42,8 +42,8 @@ def others(before: dict) -> set[str]:
 
 def main() -> None:
     import keras_par as kp
-    from keras_par.seam import install
-    from keras_par.seam.variables import operations
+    from keras_par.keras_patches import install
+    from keras_par.keras_patches.variables import operations
 
     assert callable(kp.init)  # imports what installing imports
     before = parts()

@@ -36,7 +36,7 @@ def train(stage):
     calls = described.collectives["train_step"]
     return {
         "size": kp.size(),
-        "sent": [[call.kind, call.road, list(call.ranks), call.num_bytes] for call in calls],
+        "sent": [[call.kind, call.route, list(call.ranks), call.num_bytes] for call in calls],
         "text": " ".join(str(described).split()),
         "weights": [each.tolist() for each in reduce_by_tasks.weights(model)],
     }

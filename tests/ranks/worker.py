@@ -50,9 +50,10 @@ def main() -> None:
 
 
 def untuned(iterate):
-    """Iterators that tf.data does not tune: to delete one that it tunes can take a minute (`seam/feed/let_go.py`).
+    """Iterators that tf.data does not tune: to delete one that it tunes can take a minute.
 
-    What is read stays the same. A process was once killed for two and a half minutes of that.
+    See `keras_patches/inputs/iterator_disposal.py`. What is read stays the same. A process was once killed for two and
+    a half minutes of that.
     """
     import tensorflow as tf
 

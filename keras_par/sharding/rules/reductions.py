@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_par.sharding.collective_names import unique
 from keras_par.sharding.compute import compute
-from keras_par.sharding.names import unique
 from keras_par.sharding.rules.dims import dim_of
 from keras_par.sharding.tensor import ShardedTensor
 

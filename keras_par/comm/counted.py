@@ -1,0 +1,61 @@
+"""A communicator that records every collective it passes on, because counts can be tested where timings cannot."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from keras_par.comm import call_site
+from keras_par.comm.communicator import Communicator, Route
+from keras_par.comm.wrapped import WrappedCommunicator
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective as this rank issued it; inside a `tf.function`, as it was traced."""
+
+    kind: str
+    name: str
+    num_bytes: int | None  # as they are sent; None where a shape is not known while tracing
+    shapes: tuple[tuple[int | None, ...], ...]
+    ranks: tuple[int, ...]  # those that take part
+    layer: str  # the path of the layer that asked for it, empty outside of layers
+    source: str  # the line of code that did, as "dense.py:132"
+    route: Route | None = None  # None where nothing is sent
+
+    @property
+    def size(self) -> int:
+        """Number of ranks that take part."""
+        return len(self.ranks)
+
+
+class CountingCommunicator(WrappedCommunicator):
+    """Appends a `Call` to `calls` for every collective, also of its groups of ranks."""
+
+    def __init__(self, inner: Communicator, calls: list[Call] | None = None):
+        super().__init__(inner)
+        self.calls: list[Call] = [] if calls is None else calls
+
+    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        sizes = [num_bytes(tensor, sent_as) for tensor in tensors]
+        known = [size for size in sizes if size is not None]
+        total = sum(known) if len(known) == len(sizes) else None
+        shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
+        route = self.inner.route(kind, tensors, op)
+        kind = kind.removesuffix("_equal")
+        self.calls.append(Call(kind, name, total, shapes, self.ranks, *call_site.current(), route))
+        return collective(tensors)
+
+    def all_gather_equal(self, tensors, name):
+        if self.inner.gathers_at_once:
+            return super().all_gather_equal(tensors, name)
+        return Communicator.all_gather_equal(self, tensors, name)  # one by one, each counted
+
+    def _wrapped(self, group):
+        return CountingCommunicator(group, self.calls)
+
+
+def num_bytes(tensor: tf.Tensor, sent_as: tf.DType | None) -> int | None:
+    """Size in bytes of `tensor`, sent in its own dtype or another; None if its shape is not known while tracing."""
+    elements = tensor.shape.num_elements()
+    return None if elements is None else elements * (sent_as or tensor.dtype).size

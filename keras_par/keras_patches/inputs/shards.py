@@ -1,0 +1,179 @@
+"""Cuts a global batch into this rank's rows, in the forms that a step can be traced for."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from keras import tree
+
+from keras_par.keras_patches.inputs.row_parts import Flag, History, counting_part, is_like, num_rows, parts_with_rows
+from keras_par.plan.options import Remainder
+from keras_par.plan.rows import num_wrapped, row_range
+
+# "exact": ranks may have unequal numbers of rows, which are weighted. "wrap": the batch's first rows are read again
+# until every rank has as many. "drop": the rows that the number of ranks does not divide are left out.
+
+# What a dataset yields. A traced function takes two tuples of equal length for the same type, so each kind has another
+# number of fields.
+
+
+class Part(NamedTuple):
+    """A batch of a data set that was sharded before `fit`; how many rows the others have is not known here."""
+
+    batch: Any
+
+
+class EvenShard(NamedTuple):
+    """This rank's rows of a global batch of which every rank has as many, a number known while tracing."""
+
+    batch: Any
+    even: tf.Tensor
+
+
+class Shard(NamedTuple):
+    """This rank's rows of a global batch, with the row counts here and on all ranks."""
+
+    batch: Any
+    local: tf.Tensor
+    total: tf.Tensor
+
+
+class ThinShard(NamedTuple):
+    """A Shard whose batch may have fewer rows than there are ranks; `total` is None where only the ranks know it.
+
+    A rank that has none of them gets one row as a stand-in, while `local` says 0: layers need not cope with an
+    empty batch, which some of TensorFlow's kernels get wrong, and what the row does is undone or weighted by 0.
+    """
+
+    batch: Any
+    local: tf.Tensor
+    total: tf.Tensor | None
+    has_rows: tf.Tensor
+
+
+KINDS = (Part, EvenShard, Shard, ThinShard)
+
+
+def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Shard | ThinShard:
+    if even:
+        return EvenShard(batch, tf.constant(True))
+    local, total = tf.cast(local, tf.int64), tf.cast(total, tf.int64)
+    if not thin:
+        return Shard(batch, local, total)
+    # Of a constant TensorFlow would make others, and ask other ranks for their sums while it optimizes the graph.
+    local = tf.raw_ops.PlaceholderWithDefault(input=local, shape=[])
+    return ThinShard(batch, local, total, local > 0)
+
+
+def maybe_empty(part: Part, has_rows: bool) -> ThinShard:
+    """A rank's own batch, or with `has_rows` False its stand-in for the batch it does not have."""
+    local = num_rows(counting_part(part.batch)) if has_rows else tf.constant(0, tf.int64)
+    return ThinShard(part.batch, tf.cast(local, tf.int64), None, tf.constant(has_rows))
+
+
+def first_row(part: Part) -> Part:
+    """The first row of a part, to stand in where a rank has no batch; what is no rows stays whole."""
+    first = counting_part(part.batch)
+    return Part(tree.map_structure(lambda leaf: take(leaf, 0, 1) if is_like(leaf, first) else leaf, part.batch))
+
+
+def zeros(spec: Part) -> Part:
+    """One row of zeros and empty strings of a part's type, with 1 for each size that the type leaves open."""
+    first = counting_part(spec.batch)
+    return Part(tree.map_structure(lambda leaf: zero_row(leaf) if is_like(leaf, first) else all_zero(leaf), spec.batch))
+
+
+def all_zero(spec: tf.TypeSpec):
+    """Zeros for what is no rows."""
+    return tf.zeros([size or 1 for size in spec.shape], spec.dtype) if isinstance(spec, tf.TensorSpec) else None
+
+
+def zero_row(spec: tf.TypeSpec):
+    """One row of zeros for `zeros`; a ragged one is empty."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        values = tf.zeros([0, *(size or 1 for size in spec.shape[spec.ragged_rank + 1 :])], spec.dtype)
+        no_rows = [tf.zeros([0], spec.row_splits_dtype)] * (spec.ragged_rank - 1)
+        return tf.RaggedTensor.from_nested_row_lengths(values, [tf.zeros([1], spec.row_splits_dtype), *no_rows])
+    if not isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec)):
+        return None
+    row = tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
+    return tf.sparse.from_dense(row) if isinstance(spec, tf.SparseTensorSpec) else row
+
+
+# For functions that tf.data calls: without control flow of Python's there is nothing to convert, which takes 0.1 s.
+as_it_is = tf.autograph.experimental.do_not_convert
+
+
+def cut(
+    batch: Any, num_shards: int, shard_id: int, remainder: Remainder = "exact", history: History | None = None
+) -> EvenShard | Shard | ThinShard:
+    """This rank's contiguous rows of a global batch, a nest of tensors (dense, ragged or sparse) and Nones.
+
+    Parts that do not have the batch's rows stay whole, see `parts_with_rows`.
+    """
+    batch = tree.map_structure(none_for_optional, batch)
+    first = counting_part(batch)
+    known = first.shape[0]
+    total = known if known is not None else num_rows(first)
+    flags = parts_with_rows(batch, total, history)
+    if remainder != "exact" and not (known is not None and known % num_shards == 0):
+        batch, total = evened(batch, flags, total, num_shards, remainder)
+    start, stop = row_range(total, num_shards, shard_id)
+    even = isinstance(first, tf.Tensor) and known is not None and known > 0 and known % num_shards == 0
+    thin = remainder == "exact" and (known is None or known < num_shards)
+    end = tf.maximum(stop, start + 1) if thin else stop
+    leaves = [part(*each, start, end) for each in zip(tree.flatten(batch), flags, strict=True)]
+    return shard_of(tree.pack_sequence_as(batch, leaves), stop - start, total, even, thin)
+
+
+def part(leaf, flag: Flag, start, end):
+    """Rows [start, end) of a part that has the batch's rows, all of another."""
+    if isinstance(flag, bool):
+        return take(leaf, start, end) if flag else leaf
+    zero, own = tf.constant(0, tf.int64), num_rows(leaf)
+    start, end = tf.cast(start, tf.int64), tf.cast(end, tf.int64)
+    return take(leaf, tf.where(flag, start, zero), tf.where(flag, end, own))
+
+
+def evened(batch: Any, flags: list[Flag], total, num_shards: int, remainder: Remainder) -> tuple[Any, Any]:
+    """The batch with rows repeated or dropped until `num_shards` divides their number, and that number.
+
+    Raises:
+        ValueError: rows of a sparse tensor would have to be repeated.
+    """
+    if remainder == "drop":
+        return batch, total // num_shards * num_shards
+    wrapped = num_wrapped(total, num_shards) * num_shards
+    numbers = tf.range(tf.cast(wrapped, tf.int64)) % tf.cast(total, tf.int64)
+    if any(isinstance(leaf, tf.SparseTensor) for leaf in tree.flatten(batch)):
+        raise ValueError(
+            "keras-par: remainder='wrap' cannot repeat the rows of a sparse tensor: use 'exact' or 'drop'."
+        )
+
+    def repeated(leaf, flag: Flag):
+        if isinstance(flag, bool):
+            return tf.gather(leaf, numbers) if flag else leaf
+        return tf.gather(leaf, tf.cond(flag, lambda: numbers, lambda: tf.range(num_rows(leaf))))
+
+    leaves = [repeated(*each) for each in zip(tree.flatten(batch), flags, strict=True)]
+    return tree.pack_sequence_as(batch, leaves), wrapped
+
+
+def none_for_optional(leaf):
+    """None for the empty Optional by which Keras carries a missing part of a generator's batch through tf.data."""
+    return None if isinstance(leaf, tf.experimental.Optional) else leaf
+
+
+def take(leaf, start, stop):
+    """Rows [start, stop) of a dense, ragged or sparse tensor, in memory of their own.
+
+    A slice of a tensor that a generator gave is NumPy's memory. TensorFlow takes the slice for its own, so that the
+    next operation of the graph may write its result there, into the user's array.
+    """
+    if isinstance(leaf, tf.SparseTensor):
+        start, stop = tf.cast(start, tf.int64), tf.cast(stop, tf.int64)
+        begin = tf.concat([[start], tf.zeros([leaf.shape.rank - 1], tf.int64)], 0)
+        length = tf.concat([[stop - start], leaf.dense_shape[1:]], 0)
+        rows = tf.sparse.slice(leaf, begin, length)
+        rows.set_shape([None, *leaf.shape[1:]])  # which the slice forgets
+        return rows
+    return tf.gather(leaf, tf.range(start, stop))

@@ -1,0 +1,56 @@
+"""Says which way the sums over ranks of a model's steps go: shared memory, or Horovod's messages."""
+
+import logging
+import warnings
+
+import keras
+
+from keras_par.comm.communicator import Communicator
+from keras_par.job import rank_heartbeat
+from keras_par.keras_patches.models.binding import Binding
+
+ENGINES = {"mpi": "MPI", "gloo": "Gloo"}
+logger = logging.getLogger("keras_par")
+
+
+def route(binding: Binding) -> str:
+    """One sentence; empty where there is one rank, or a job that is only planned."""
+    communicator, options, mesh = binding.communicator, binding.options, binding.mesh
+    if communicator.reduces_by is None:
+        return ""
+    why = f"reduce_by='{options.reduce_by}'"
+    if communicator.reduces_by == "horovod" and options.reduce_by == "auto":
+        why += f"; no shared memory, because {communicator.no_shared_memory}"
+    if mesh is None:
+        return f"Gradients are summed {route_in_words(communicator)} ({why})."
+    groups = {axis: mesh.along(axis) for axis in mesh.plan.axis_names}
+    others = {axis: group for axis, group in groups.items() if group.reduces_by not in (None, communicator.reduces_by)}
+    rest = "".join(f", those along '{axis}' {route_in_words(group)}" for axis, group in others.items())
+    return f"Sums over all ranks go {route_in_words(communicator)} ({why}){rest}."
+
+
+def route_in_words(communicator: Communicator) -> str:
+    """The way of sums over some ranks."""
+    if communicator.reduces_by == "shared_memory":
+        return "through the shared memory of this host"
+    horovod = f"by Horovod over {ENGINES.get(communicator.engine, communicator.engine)}"
+    if communicator.reduces_by == "two_levels":
+        return f"in two levels, through the shared memory of each host and {horovod} between them"
+    return horovod
+
+
+def announce(model: keras.Model, binding: Binding) -> None:
+    """Tells on rank 0, also the launcher, how a model is about to train; warns where sums cannot go as asked."""
+    binding.announced = True
+    communicator, strategy = binding.communicator, type(binding.strategy).__name__
+    if model.run_eagerly and binding.options.reduce_by == "shared_memory":
+        warnings.warn(
+            f"keras-par: reduce_by='shared_memory' is ignored for '{model.name}', whose steps run eagerly, so that "
+            "Horovod sums: compile it without run_eagerly=True.",
+            stacklevel=2,
+        )
+    text = route(binding)  # on all ranks, which make a mesh's groups together
+    if communicator.rank > 0:
+        return
+    logger.info("keras-par: '%s' runs under %s on %d ranks. %s", model.name, strategy, communicator.size, text)
+    rank_heartbeat.current().tell("about", model=model.name, strategy=strategy, sums=text)

@@ -1,0 +1,202 @@
+"""Computes on every rank, of the rows of all, a loss that looks across the rows of a batch, as one process would."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import tree
+from keras.losses import Loss
+from keras.src import backend
+
+from keras_par.comm.differentiable import first_row
+from keras_par.comm.solo import SoloCommunicator
+from keras_par.keras_patches.inputs.gather_outputs import gather_rows
+from keras_par.keras_patches.inputs.shards import num_rows
+from keras_par.sharding import step as steps
+from keras_par.sharding.collective_names import numbered
+
+# What `Loss.call` gives: a value for each row, which other rows have no part in; the mean of such, or their sum; or
+# something else, for which it needs the whole batch.
+Kind = Literal["rows", "mean", "sum", "batch"]
+
+CUT_BY_AXIS = {keras.losses.dice: None, keras.losses.tversky: None, keras.losses.cosine_similarity: -1}
+ROUNDING = 100  # how many units of rounding values of the same rows may differ by
+
+
+def call(original):
+    """`Loss.__call__`, which takes the rows of all ranks for a loss that looks across the rows of a batch.
+
+    Its gradient is that of this rank's rows, so that nothing is sent backward. Costs one all-gather forward for each
+    tensor of targets, outputs, weights and masks, and one of a number.
+    """
+
+    def replacement(self, y_true, y_pred, sample_weight=None):
+        step = steps.current()
+        if step is None or isinstance(step, Whole):
+            return original(self, y_true, y_pred, sample_weight)
+        if step.kinds_of_losses is not None:
+            step.kinds_of_losses[id(self)] = tried(self, y_true, y_pred)
+        loss = of_rows(self, step, y_true, y_pred, sample_weight)
+        if (step.first_trace is not None or step.is_blind) and (
+            own_kind(self) or id(self) in step.binding.kinds_of_losses
+        ):
+            step.handled.append(loss)
+        return loss
+
+    def of_rows(self, step, y_true, y_pred, sample_weight):
+        kind = kind_of(self, step.binding.kinds_of_losses)
+        if kind == "rows":
+            return original(self, y_true, y_pred, sample_weight)
+        is_weighted = sample_weight is not None or backend.get_keras_mask(y_pred) is not None
+        if kind in ("mean", "sum") and not is_weighted:
+            with Whole(step, step.local).current():
+                loss = original(self, y_true, y_pred)
+            return of_step(step, loss, kind)
+        rows = Gathered(step, y_pred, f"loss '{self.name}', which looks across the rows of a batch,")
+        given = tree.map_structure(rows.of, (y_true, y_pred, sample_weight))
+        mask = backend.get_keras_mask(y_pred)
+        if mask is not None:
+            backend.set_keras_mask(given[1], rows.of(mask))
+        with Whole(step, step.total).current():
+            loss = original(self, *given)
+        return of_step(step, loss, "mean")
+
+    return replacement
+
+
+def of_step(step: steps.Step, loss: tf.Tensor, kind: Kind) -> tf.Tensor:
+    """A loss that is the batch's, or that of this rank's rows, as the scalars of this step are: means, or sums."""
+    if kind == "mean":
+        return step.times(loss, step.share(loss.dtype)) if step.adds_up else loss
+    return loss if step.adds_up else step.times(loss, step.inverse_share(loss.dtype))
+
+
+class Whole(steps.Step):
+    """A step within a step whose rows are all that there are, so that losses in it are one process's."""
+
+    def __init__(self, step: steps.Step, num_rows):
+        super().__init__(step.binding, num_rows, num_rows, thin=False, communicator=SoloCommunicator())
+        self.is_stock = True
+
+
+class Gathered:
+    """The rows of all ranks, one rank's after the other's.
+
+    Args:
+        step: whose rows these are.
+        like: a nest whose first leaf has the rows of this rank.
+        what: needs them, for an error.
+
+    Raises:
+        ValueError: XLA compiles the step.
+    """
+
+    def __init__(self, step: steps.Step, like: Any, what: str):
+        step.require_plain(what)
+        self._step, self._group = step, step.communicator
+        first = tree.flatten(like)[0]
+        self._here = step.local if step.thin else num_rows(first)
+        if isinstance(step.local, int):
+            self._start: Any = step.local * self._group.rank
+        else:
+            self._start = first_row(first[: self._here], self._group, named)
+
+    def of(self, leaf: Any) -> Any:
+        """The rows of one tensor; what is None, or has no dims, is the same on all ranks."""
+        if leaf is None:
+            return None
+        if isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor)):
+            return gather_rows(self._group, leaf, named("gather"), self._here)
+        tensor = tf.convert_to_tensor(leaf)
+        if not tensor.shape.rank:
+            return tensor
+        if tensor.dtype == tf.bool:
+            return tf.cast(self.of(tf.cast(tensor, tf.uint8)), tf.bool)
+        return self._differentiable(tensor) if tensor.dtype.is_floating else self._forward(tensor)
+
+    def _forward(self, tensor: tf.Tensor) -> tf.Tensor:
+        whole = gather_rows(self._group, tensor, named("gather"), self._here)
+        return tf.ensure_shape(whole, [None, *tensor.shape[1:]])
+
+    def _differentiable(self, tensor: tf.Tensor) -> tf.Tensor:
+        step = self._step
+
+        @tf.custom_gradient
+        def gathered(x):
+            def backward(upstream):
+                own = upstream[self._start : self._start + self._here]
+                own = step.times(own, step.inverse_share(x.dtype))
+                rest = tf.zeros_like(x)[self._here :]  # the row of a rank without rows
+                return tf.ensure_shape(tf.concat([own, rest], 0), x.shape)
+
+            return self._forward(x), backward
+
+        return gathered(tensor)
+
+
+def named(kind: str) -> str:
+    return numbered(f"loss.{kind}")
+
+
+def kind_of(loss: Loss, tried_before: dict[int, Kind]) -> Kind:
+    """What a loss gives: what is known of Keras's own, else what `tried` has found."""
+    return own_kind(loss) or tried_before.get(id(loss), "rows")
+
+
+def own_kind(loss: Loss) -> Kind | None:
+    """What a loss of Keras's making gives, None for others."""
+    function = getattr(loss, "fn", None)
+    if not all(getattr(each, "__module__", "").startswith("keras.src.losses.") for each in (type(loss), function)):
+        return None
+    if function is keras.losses.circle:
+        return "batch"
+    if function not in CUT_BY_AXIS:
+        return "rows"
+    axis = loss._fn_kwargs.get("axis", CUT_BY_AXIS[function])
+    axes = axis if isinstance(axis, (tuple, list)) else [axis]
+    return "batch" if None in axes or 0 in axes else "rows"
+
+
+def tried(loss: Loss, y_true: Any, y_pred: Any) -> Kind:
+    """What a loss gives, found by giving it some rows of a batch at once and in two parts, twice.
+
+    A loss that fails or gives no number for a part is taken for one that needs the whole batch.
+    """
+    leaves = tree.flatten((y_true, y_pred))
+    num_rows = next((leaf.shape[0] for leaf in leaves if leaf.shape.rank), 0)
+
+    def value(rows: slice) -> np.ndarray:
+        given = tree.map_structure(
+            lambda leaf: keras.ops.convert_to_tensor(leaf[rows] if leaf.shape.rank else leaf, dtype=loss.dtype),
+            (y_true, y_pred),
+        )
+        return keras.ops.convert_to_numpy(loss.call(*given))
+
+    try:
+        whole = value(slice(num_rows))
+        cuts = {num_rows // 2, num_rows // 3} - {0}
+        parts = [(cut / num_rows, value(slice(cut)), value(slice(cut, num_rows))) for cut in cuts]
+    except Exception:  # code of the user's own, which may need another number of rows
+        return "batch"
+    found: list[tuple[Kind, Callable]] = [
+        ("rows", lambda share, first, second: np.concatenate([first, second])),
+        ("mean", lambda share, first, second: share * first + (1 - share) * second),
+        ("sum", lambda share, first, second: first + second),
+    ]
+    fitting = [
+        kind
+        for kind, made_of in found
+        if (kind == "rows") == bool(whole.ndim) and all(alike(whole, made_of, *part) for part in parts)
+    ]
+    return fitting[0] if parts and fitting else "batch"
+
+
+def alike(whole: np.ndarray, made_of: Callable, share: float, first: np.ndarray, second: np.ndarray) -> bool:
+    """True if these values of all rows are what is made of those of both parts."""
+    if first.ndim != whole.ndim or not np.any(whole):
+        return False
+    parts = made_of(share, first, second)
+    tolerance = ROUNDING * np.finfo(whole.dtype).eps * np.max(np.abs(whole))
+    return parts.shape == whole.shape and bool(np.all(np.abs(parts - whole) <= tolerance))

@@ -1,0 +1,123 @@
+"""Makes the function that Keras calls for each training or test step: a program, and around it what runs each time."""
+
+import contextlib
+
+import keras
+
+from keras_par.job.watched_collectives import marked
+from keras_par.keras_patches.coordination import fit_call as runs
+from keras_par.keras_patches.models import binding as bindings
+from keras_par.keras_patches.step.number_kinds import key_in_logs
+from keras_par.keras_patches.trainer import function_caches, scalar_probe
+from keras_par.keras_patches.trainer.custom_step import without_rows
+from keras_par.keras_patches.trainer.direct_call import direct
+from keras_par.keras_patches.trainer.fit_heartbeat import beating
+from keras_par.keras_patches.trainer.python_state import PythonState
+from keras_par.keras_patches.trainer.step_program import Program, program_of
+from keras_par.sharding.step import LossUnknown
+
+
+def make_function(original):
+    """Builds a training or test function whose step knows its rows, around a program."""
+
+    def replacement(self, step_function):
+        binding = bindings.of(self)
+        if binding is None:
+            function = original(self, step_function)
+            return beating(self, function, is_common=bindings.is_single_rank(), is_marked=False)
+        program = program_of(self, binding, step_function)
+        function = looked_at(program, lambda: in_graph(program, original))
+        function = weighted(program, function)
+        function = compared(program, function)
+        function = with_global_logs(program, function)
+        return beating(self, function, is_common=True, is_marked=not self.run_eagerly)
+
+    return replacement
+
+
+def in_graph(program: Program, original):
+    """A function of an iterator that runs the program for each step, traced unless the model runs eagerly.
+
+    Keras would hand the whole step to XLA, in which no collective can be; a program compiles its own part.
+    """
+    model, step = program.model, marked(program)
+    with without_xla(model):
+        function = original(model, step)
+    return function if model.run_eagerly else direct(model, step, otherwise=function)
+
+
+def looked_at(program: Program, build):
+    """What `build` makes, with a look at the first batch before a model is trained or tested on it.
+
+    A first trace that ends at a loss that it does not know has read no batch; the step is traced anew after a look.
+    """
+    function = build()
+
+    def replacement(iterator):
+        nonlocal function
+        iterator = scalar_probe.look(program, iterator)
+        if not program.is_first_trace:
+            return function(iterator)
+        before = PythonState(program.model)
+        try:
+            return function(iterator)
+        except LossUnknown as end:
+            function_caches.begin_anew(end)
+            before.put_back()
+            function = build()
+        except BaseException:
+            program.binding.probed.discard(program.method)  # nobody has looked yet, where a repaired step is run again
+            raise
+        finally:
+            program.is_first_trace = False
+        return function(scalar_probe.look_at_losses(program, iterator))
+
+    return replacement
+
+
+def weighted(program: Program, function):
+    """Takes from the logs of a step of the user's own what they are weighted by."""
+    if program.is_stock:
+        return function
+
+    def kind_of(place):
+        return program.binding.numbers.kind(program.method, key_in_logs(place), program.binding.custom_loss)
+
+    return lambda iterator: without_rows(runs.current(), kind_of, function(iterator))
+
+
+def compared(program: Program, function):
+    """After the first step, compares metrics of the user's own on halves of its batch."""
+
+    def replacement(iterator):
+        logs = function(iterator)
+        probe = program.binding.probe  # there is none where a callback has compiled the model anew
+        if probe is not None and probe.is_pending:
+            probe.compare()
+        return logs
+
+    return replacement
+
+
+def with_global_logs(program: Program, function):
+    """Metrics hold this rank's rows from here on; they and logs become all ranks' where each step's are read."""
+
+    def replacement(iterator):
+        binding = bindings.bound(program.model) or program.binding  # as a callback may have compiled the model anew
+        if not binding.metric_states.are_parted:
+            binding.metric_states.part(binding.data, program.model)
+        logs = function(iterator)
+        run = runs.current()
+        return run.global_logs(logs) if run is not None and run.logs_each_step else logs
+
+    return replacement
+
+
+@contextlib.contextmanager
+def without_xla(model: keras.Model):
+    """Builds functions that XLA does not compile, whatever the model was compiled with."""
+    asked, model._jit_compile = model._jit_compile, False
+    try:
+        yield
+    finally:
+        model._jit_compile = asked
