@@ -11,7 +11,7 @@ TIMES = 300
 
 SLEEPS_WHILE_THREADS_BEGIN = f"""
 import itertools, signal, sys, threading, time
-from keras_par.job import heartbeat
+from keras_par.job import rank_heartbeat
 
 def begin_threads():
     while True:
@@ -25,7 +25,7 @@ def answer(*_, numbers=itertools.count(1)):
         sys.exit()
 
 signal.signal(signal.SIGINT, answer)
-heartbeat.current()
+rank_heartbeat.current()
 threading.Thread(target=begin_threads, daemon=True).start()
 print("ready", flush=True)
 time.sleep(1000)
@@ -33,9 +33,9 @@ time.sleep(1000)
 
 IS_INTERRUPTED = """
 import time
-from keras_par.job import heartbeat
+from keras_par.job import rank_heartbeat
 
-heartbeat.current()
+rank_heartbeat.current()
 try:
     print("ready", flush=True)
     time.sleep(1000)

@@ -49,10 +49,10 @@ def test_the_rank_that_failed_is_named(size, tmp_path):
 WITHIN = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from keras_par.job import heartbeat
+from keras_par.job import rank_heartbeat
 from tests.launcher import rank_of_this_process
 
-beat = heartbeat.current()
+beat = rank_heartbeat.current()
 with beat.call("fit"):
     beat.begin_epoch(0, 0)
     for _ in range(6):
@@ -101,10 +101,10 @@ def test_a_job_that_its_user_kills_is_told_with_its_place(tmp_path):
 AT_THE_END = """
 import sys, time
 from pathlib import Path
-from keras_par.job import heartbeat
+from keras_par.job import rank_heartbeat
 from tests.launcher import rank_of_this_process
 
-beat = heartbeat.current()
+beat = rank_heartbeat.current()
 with beat.call("fit"):
     beat.begin_epoch(0, 0)
     beat.begin_step(1)
