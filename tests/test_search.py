@@ -125,7 +125,7 @@ def test_a_size_that_is_enough_is_read_back_as_enough(num_bytes):
     assert num_bytes <= bytes_of(no_less(num_bytes)) <= 1.01 * num_bytes
 
 
-SAID = r"keras-par: [^\n]+: (give another|(start (?P<ranks>\d+), or )?give each rank (?P<memory>[\d.]+ [KMG]B))\."
+SAID = r"keras-par: [^\n]+: (give another|(start (?P<ranks>\d+), or )?give each rank (?P<memory>[\d.]+ ([KMG]i)?B))\."
 
 
 @pytest.mark.long

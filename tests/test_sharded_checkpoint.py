@@ -152,20 +152,9 @@ def test_any_part_is_read_from_what_any_mesh_has_written(shape, tmp_path):
     reader.close()
 
 
-def in_old_form(path: Path) -> None:
-    """Rewrites a manifest as the version wrote it that knew only ranks with other rows."""
-    document = json.loads(path.read_text())
-    body = document["checkpoint"]
-    body |= {"world_size": len(body.pop("mesh")["ranks"]), "layout": "replicated"}
-    assert body.pop("stopped") is False
-    for variable in body["variables"]:
-        assert variable.pop("axes") == []
-    path.write_text(json.dumps({**document, "version": 1, "checksum": manifests.checksum(body)}))
-
-
 @pytest.mark.long
 def test_from_mesh_to_mesh_to_one_process(ranks, tmp_path, exactness):
-    """Gradients are being accumulated at each stop, metrics of an epoch are half done, the first form is the old."""
+    """Gradients are being accumulated at each stop, metrics of an epoch are half done."""
     [twin] = run(ranks, tasks.fit, None, folder=None)
     way = [
         ("data", (1, 3), "wide"),
@@ -181,11 +170,6 @@ def test_from_mesh_to_mesh_to_one_process(ranks, tmp_path, exactness):
             ranks, tasks.fit, mesh, folder=str(tmp_path), stop=stop, layout=layout, asynchronous=False, every=1
         )
         assert {result["from"] is None for result in results} == {mesh == "data"}
-        if mesh == "data":
-            for path in tmp_path.glob("*.json"):
-                before = manifests.read(path)
-                in_old_form(path)
-                assert manifests.read(path) == before
         if mesh == "2x2":
             shutil.copytree(tmp_path, tmp_path / "copy")
     ends = [(tmp_path, "2x1", "other"), (tmp_path / "copy", None, "wide"), (tmp_path / "copy", "data zero 2", "wide")]

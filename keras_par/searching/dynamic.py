@@ -169,7 +169,8 @@ class Solver:
 class PartSolver:
     """Finds good choices where too many nodes depend on each other: large neighbourhood search (Shaw, 1998).
 
-    As many nodes as need to keep their states while the others are solved; then others keep theirs.
+    As many nodes as need to keep their states while the others are solved; then others keep theirs. Of several memories
+    each begins with what was found for the last.
 
     Args:
         problem: of which the first states of all nodes can be together.
@@ -183,19 +184,19 @@ class PartSolver:
     @cached_property
     def leanest(self) -> list[int] | None:
         """A choice that takes few bytes."""
-        return self._solved(0.0)
+        return self._solved(0.0, ROUNDS)
 
     def solve(self, capacity: float = math.inf) -> list[int] | None:
         """A fast choice that fits, None if none was found."""
-        found = self._solved(capacity)
+        found = self._solved(capacity, ROUNDS if math.isinf(capacity) else 1)
         return found if found is not None and self.problem.cost(found)[1] <= capacity else None
 
-    def _solved(self, capacity: float) -> list[int] | None:
+    def _solved(self, capacity: float, num_rounds: int) -> list[int] | None:
         """A choice that is fast if it fits, and takes few bytes if none does."""
         if math.isinf(self.problem.cost(self.best)[0]):
             return None
         times_kept, until = Counter[int](), time.monotonic() + SECONDS
-        for _ in range(ROUNDS):
+        for _ in range(num_rounds):
             order, kept = elimination_order(self.problem, PART_CELLS, times_kept)
             solver = Solver(replace(self.problem, kept={node: self.best[node] for node in kept}), order)
             self.best = solver.solve(capacity, widths=()) or solver.leanest or self.best
