@@ -75,11 +75,11 @@ def look(kind: str) -> dict:
     return {
         "size": communicator.size,
         "breaches": breaches(communicator, f"contract.{kind}", real=kind != "planned"),
-        "routes": sorted({str(communicator.route("all_reduce", [tf.zeros([1])])), str(road_in_graph(communicator))}),
+        "routes": sorted({str(communicator.route("all_reduce", [tf.zeros([1])])), str(route_in_graph(communicator))}),
     }
 
 
-def road_in_graph(communicator) -> str | None:
+def route_in_graph(communicator) -> str | None:
     routes = []
 
     @tf.function(autograph=False)

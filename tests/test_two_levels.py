@@ -40,12 +40,12 @@ def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, s
             for own, expected in zip(result["weights"], alone, strict=True):
                 np.testing.assert_allclose(own, expected, rtol=1e-6, atol=1e-7, err_msg=f"stage {stage}")
         if stage == "0":
-            require_road(results, *ROUTES[ranks_of_first])
+            require_route(results, *ROUTES[ranks_of_first])
         else:
             require_divided(results, alone)
 
 
-def require_road(results: list[dict], route: str, sentence: str) -> None:
+def require_route(results: list[dict], route: str, sentence: str) -> None:
     for result in results:
         assert {each for _, each, _, _ in result["sent"]} == {route} and sentence in result["text"]
     assert all(result["weights"] == results[0]["weights"] for result in results)

@@ -18,6 +18,7 @@ from keras_par.doctor.installed import Installed, describe_end, job_environment
 
 PROGRAM = ("-m", "keras_par.job.selftest")
 RANK_SECONDS = 30  # for each rank: 5 s of work where it has a core, more where ranks share cores or a slow disk
+ENDING_SECONDS = 60  # for the launcher to end all ranks
 GRACE_SECONDS = 8  # for agents to end after the launcher
 NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages")  # TensorFlow's
 
@@ -96,6 +97,9 @@ def watch(command: list[str], variables: dict[str, str], folder: Path, seconds: 
         finally:
             started = [] if process.returncode is not None else psutil.Process(process.pid).children(recursive=True)
             process.terminate()  # upon which the launcher ends all ranks with what they have started
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ENDING_SECONDS)
+            process.kill()
             process.wait()
             psutil.wait_procs(started, timeout=GRACE_SECONDS)
 
