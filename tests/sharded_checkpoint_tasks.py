@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from unittest import mock
 
 import keras
 import numpy as np
@@ -155,6 +156,10 @@ def save(folder: str, mesh: str, layout: str = "wide") -> dict:
         trained.save_weights("model.weights.h5")
         keras.saving.save_model(trained, "direct.keras")
         trained.export("exported", verbose=False)
+        with mock.patch("builtins.input", return_value="n") as asked:
+            keras.saving.save_model(trained, "model.keras", overwrite=False)
+            keras.saving.save_weights(trained, "model.weights.h5", overwrite=False)
+        found["asked"] = asked.call_count
         for path in ("nowhere/model.keras", "model.unknown"):
             try:
                 trained.save(path)

@@ -212,6 +212,7 @@ def test_saving_writes_ordinary_files_on_rank_0(ranks, plain, tmp_path):
             assert relative_distance(loaded["after"], result["after"]) < 1e-6
     first, *others = results
     assert all(other["refused"] == first["refused"] for other in others)
+    assert [first["asked"], *(other["asked"] for other in others)] == [2, 0, 0, 0]
     (_, nowhere), (kind, unknown) = first["refused"]
     assert "Model.save of model 'sequential' failed on rank 0, which acts for all: FileNotFoundError" in nowhere
     assert kind == "AgreedValueError" and "Invalid filepath extension" in unknown

@@ -19,7 +19,7 @@ from keras_par.comm.agreement import AgreedRuntimeError, AgreedValueError, gathe
 from keras_par.comm.broadcast import from_bytes, to_bytes
 from keras_par.comm.communicator import Communicator
 from keras_par.job import failures
-from keras_par.keras_patches.files.atomic_save import written_beside
+from keras_par.keras_patches.files.atomic_save import making_folders
 from keras_par.keras_patches.models import binding as bindings
 from keras_par.keras_patches.models.foreign_callbacks import refuse
 from keras_par.keras_patches.models.model_state import is_partial, state_of
@@ -31,7 +31,6 @@ from keras_par.sharding.variable_views import leader, led_by, local_view, sharde
 _is_told: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_is_told", default=False)
 
 DONE = -1
-WHOLE_FILES = {"save": "Model.save", "save_weights": "Model.save_weights", "export": "Model.export"}
 
 
 def divided(model: keras.Model) -> list[ShardedVariable]:
@@ -40,14 +39,12 @@ def divided(model: keras.Model) -> list[ShardedVariable]:
 
 
 def saved_together(original):
-    """Lets rank 0 write the ordinary file of a model that is divided, for which all ranks must call it.
-
-    What writes files itself writes them beside the path, see `atomic_save`.
-    """
-    what = WHOLE_FILES.get(original.__name__, f"keras.saving.{original.__name__}")
-    is_export = what == WHOLE_FILES["export"]
-    if is_export or what not in WHOLE_FILES.values():
-        original = written_beside(original, makes_folders=is_export)
+    """Lets rank 0 write the ordinary file of a model that is divided, for which all ranks must call it."""
+    is_method = original.__qualname__.startswith("Model.")
+    what = original.__qualname__ if is_method else f"keras.saving.{original.__name__}"
+    is_export = what == "Model.export"
+    if is_export:
+        original = making_folders(original)
 
     def replacement(model, *args, **kwargs):
         if leader() is not None:

@@ -270,8 +270,12 @@ FILES = (
         "to ask on one rank",
     ),
     Patch(f"{MODEL}.export", "files.model_files:saved_together", "to save a divided model by all ranks"),
-    Patch("keras.src.saving.saving_lib:save_model", "files.model_files:saved_together", "the same"),
-    Patch("keras.src.saving.saving_lib:save_weights_only", "files.model_files:saved_together", "the same"),
+    *(
+        Patch(f"keras.src.saving.saving_api:{name}", "files.model_files:saved_together", "the same", everywhere=True)
+        for name in ("save_model", "save_weights")
+    ),
+    Patch("keras.src.saving.saving_lib:save_model", "files.atomic_save:written_beside", "to have whole files"),
+    Patch("keras.src.saving.saving_lib:save_weights_only", "files.atomic_save:written_beside", "the same"),
     Patch(
         "keras.src.saving.saving_lib:load_weights_only",
         "files.model_files:accumulated_once",
