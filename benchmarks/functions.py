@@ -2,10 +2,10 @@
 
     python -m benchmarks functions
 
-`keras_par/plan/functions.py` has the figures. A function is called forward, and forward and backward, for eight tensors
-of 1 MB that lie in caches. From its time is taken that of ReLU, which computes nothing to speak of: the cost model has
-a time of its own for bytes that are read and written, and adds the two where `exposed` is 1, as on this machine. The
-table has medians over rounds in which the functions take turns.
+`keras_par/plan/operation_cost.py` has the figures. A function is called forward, and forward and backward, for eight
+tensors of 1 MB that lie in caches. From its time is taken that of ReLU, which computes nothing to speak of: the cost
+model has a time of its own for bytes that are read and written, and adds the two where `exposed` is 1, as on this
+machine. The table has medians over rounds in which the functions take turns.
 """
 
 import argparse

@@ -531,7 +531,7 @@ def classes_of_biases() -> list[int]:
 
 def names_without_rule() -> list[str]:
     """Those of functions whose cost is known."""
-    from keras_par.plan.functions import FLOPS_PER_ELEMENT
+    from keras_par.plan.operation_cost import FLOPS_PER_ELEMENT
     from keras_par.sharding.rules.table import RULES
 
     return sorted(set(FLOPS_PER_ELEMENT) - set(RULES))

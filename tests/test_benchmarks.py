@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_par.plan.functions import FLOPS_PER_ELEMENT
+from keras_par.plan.operation_cost import FLOPS_PER_ELEMENT
 from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY, WITH_EXTRAS, environment
 

@@ -6,8 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from keras_par.plan.epoch_order import permutation, stride
-from keras_par.plan.rows import shard_size
+from keras_par.plan.rows import permutation, shard_size, stride
 from tests import sampler_tasks
 from tests.compare import relative_distance
 from tests.ranks.pool import together

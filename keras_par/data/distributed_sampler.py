@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from keras_par.data.arguments import complaint, place_of
 from keras_par.keras_patches.inputs.own_shares import mark
-from keras_par.plan.epoch_order import permutation, stride
 from keras_par.plan.options import Remainder
-from keras_par.plan.rows import shard_size
+from keras_par.plan.rows import permutation, shard_size, stride
 
 
 class DistributedSampler:

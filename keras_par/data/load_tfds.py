@@ -16,8 +16,7 @@ from keras_par.comm.communicator import Communicator
 from keras_par.data.arguments import complaint, place_of
 from keras_par.keras_patches.inputs.own_shares import mark
 from keras_par.plan.options import Remainder
-from keras_par.plan.row_spans import own_spans, pieces
-from keras_par.plan.rows import shard_size
+from keras_par.plan.rows import own_spans, pieces, shard_size
 
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds

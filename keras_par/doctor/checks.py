@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from keras_par.base.supported_versions import SUPPORTED, wanted
+from keras_par.base.version import SUPPORTED, wanted
 from keras_par.cluster.environment import HOROVOD_VERSION
 from keras_par.doctor.host import Host
 from keras_par.doctor.installed import ENGINES, Installed, Loaded

@@ -45,7 +45,7 @@ ARCHIVE = "keras.src.export.saved_model_export_archive:SavedModelExportArchive"
 
 STRATEGY = (
     Patch(
-        f"{STRATEGIES}:global_state", "models.active_strategy:STORE", "to keep the strategy past clear_session", True
+        f"{STRATEGIES}:global_state", "models.distribution_api:STORE", "to keep the strategy past clear_session", True
     ),
     Patch(
         f"{STRATEGIES}:DataParallel.get_data_layout",
@@ -53,11 +53,11 @@ STRATEGY = (
         "to leave data whole outside of steps",
     ),
     Patch(f"{STRATEGIES}:ModelParallel.get_data_layout", "variables.layouts:data_layout", "the same"),
-    Patch(f"{DEVICES}:list_devices", "models.device_list:list_devices", "to list one device a rank", True),
-    Patch(f"{DEVICES}:get_device_count", "models.device_list:get_device_count", "the same", True),
-    Patch(f"{DEVICES}:initialize", "models.device_list:initialize", "to start communication", True),
-    Patch(f"{DEVICES}:num_processes", "models.device_list:num_processes", "to tell the ranks", True),
-    Patch(f"{DEVICES}:process_id", "models.device_list:process_id", "the same", True),
+    Patch(f"{DEVICES}:list_devices", "models.distribution_api:list_devices", "to list one device a rank", True),
+    Patch(f"{DEVICES}:get_device_count", "models.distribution_api:get_device_count", "the same", True),
+    Patch(f"{DEVICES}:initialize", "models.distribution_api:initialize", "to start communication", True),
+    Patch(f"{DEVICES}:num_processes", "models.distribution_api:num_processes", "to tell the ranks", True),
+    Patch(f"{DEVICES}:process_id", "models.distribution_api:process_id", "the same", True),
     Patch(f"{DEVICES}:distribute_tensor", "variables.layouts:distribute_tensor", "to divide tensors over ranks", True),
 )
 VARIABLES = (

@@ -11,7 +11,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.common.variables import standardize_shape
 from keras.src.distribution import distribution_lib
 
-from keras_par.comm.slice_copy import own
+from keras_par.comm.broadcast import own
 from keras_par.keras_patches.variables import operations
 from keras_par.keras_patches.variables.abstract_variable import become_open
 from keras_par.keras_patches.variables.division import division_of

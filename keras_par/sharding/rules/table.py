@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from keras_par.sharding.rules import contractions, dropout, elementwise, lookups, losses, reductions, shapes
+from keras_par.sharding.rules import contractions, elementwise, lookups, losses, reductions, shapes
 
 NUMPY = """
     abs absolute add angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_invert
@@ -62,7 +62,7 @@ RULES: dict[str, Callable] = {
     "numpy.transpose": shapes.transpose,
     "numpy.var": reductions.variance_over,
     "numpy.where": elementwise.where,
-    "random.dropout": dropout.dropout,
+    "random.dropout": elementwise.dropout,
 }
 RULES |= {f"numpy.{name}": elementwise.elementwise for name in NUMPY.split()}
 RULES |= {f"nn.{name}": elementwise.elementwise for name in NN.split()}

@@ -1,4 +1,7 @@
-"""Makes keras.distribution's functions count ranks as devices, where TensorFlow's count those of this process."""
+"""What `keras.distribution` asks for: ranks as devices, and the strategy that is set, past `clear_session` too."""
+
+import threading
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,3 +45,25 @@ def num_processes() -> int:
 
 def process_id() -> int:
     return world.current().rank
+
+
+class StrategyStore:
+    """Has the two functions of Keras's `global_state` that `keras.distribution` calls.
+
+    A thread that has set no strategy has the one that was set last.
+    """
+
+    def __init__(self):
+        self._newest: Any = None
+        self._own = threading.local()
+
+    def set_global_attribute(self, name: str, value: Any) -> None:
+        """Sets this thread's strategy, which is also that of threads that set none."""
+        self._own.value = self._newest = value
+
+    def get_global_attribute(self, name: str) -> Any:
+        """This thread's strategy."""
+        return getattr(self._own, "value", self._newest)
+
+
+STORE = StrategyStore()
