@@ -313,6 +313,30 @@ def _():
     return model
 
 
+class ScaledByHand(keras.optimizers.SGD):
+    """An optimizer with a way of its own to scale losses, which asks Keras's or does not."""
+
+    def __init__(self, asks: bool):
+        super().__init__(1e-2, momentum=0.9)
+        self.asks = asks
+
+    def scale_loss(self, loss):
+        return 8.0 * (super().scale_loss(loss) if self.asks else loss)
+
+    def apply(self, grads, trainable_variables=None):
+        return super().apply([gradient / 8.0 for gradient in grads], trainable_variables)
+
+
+@case("own-scale", arrays)
+def _():
+    return compiled(ScaledByHand(asks=False))
+
+
+@case("own-scale-of-keras", arrays)
+def _():
+    return compiled(ScaledByHand(asks=True))
+
+
 @case("jit-loss-scale", arrays)
 def _():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(1e-2))

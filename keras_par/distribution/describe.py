@@ -256,14 +256,14 @@ def summary(calls: list[Call]) -> str:
 
 def collectives_table(calls: list[Call]) -> Table:
     """One row for each collective of a step, in the order in which they were traced."""
-    has_ways = any(call.route for call in calls)
-    columns = ("collective", *(["way"] if has_ways else []), "ranks", "shapes", "bytes", "layer", "source")
+    has_routes = any(call.route for call in calls)
+    columns = ("collective", *(["route"] if has_routes else []), "ranks", "shapes", "bytes", "layer", "source")
     table = Table(*columns, box=None, pad_edge=False)
     for call in calls:
         shapes = " ".join(map(shown, call.shapes[:3])) + (" ..." if len(call.shapes) > 3 else "")
         size = "?" if call.num_bytes is None else str(call.num_bytes)
-        way_of = [(call.route or "").replace("_", " ")] if has_ways else []
-        table.add_row(call.kind, *way_of, ranks_shown(call.ranks), shapes, size, call.layer, call.source)
+        route_of = [(call.route or "").replace("_", " ")] if has_routes else []
+        table.add_row(call.kind, *route_of, ranks_shown(call.ranks), shapes, size, call.layer, call.source)
     return table
 
 

@@ -70,7 +70,7 @@ class Step:
         self.compiled = compiled
         self.rows = rows
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
-        self.targets: list[tf.Tensor] = []  # losses weighted by scale_loss, whose gradients are reduced by apply
+        self.targets: list[tf.Tensor] = []  # losses weighted and scaled, whose gradients are reduced by apply
         self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
         self.first_trace, self.method, self.is_blind = first_trace, method, is_blind
         self.keys_of_metrics = keys_of_metrics or {}

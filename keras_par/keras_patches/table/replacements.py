@@ -74,11 +74,8 @@ VARIABLES = (
     ),
 )
 OPTIMIZERS = (
-    *(
-        Patch(f"{owner}.{name}", f"update.optimizer:{name}", reason)
-        for owner in (OPTIMIZER, SCALED)
-        for name, reason in (("scale_loss", "to weight a loss by its rows"), ("apply", "to weight gradients by rows"))
-    ),
+    Patch(f"{OPTIMIZER}.apply", "update.optimizer:apply", "to weight gradients by rows"),
+    Patch(f"{SCALED}.apply", "update.optimizer:apply", "the same"),
     Patch(f"{SCALED}.check_finite", "update.optimizer:check_finite", "to skip updates together"),
     Patch(
         f"{OPTIMIZER}._backend_apply_gradients",

@@ -22,6 +22,7 @@ from keras_par.keras_patches.trainer import step_timing
 from keras_par.keras_patches.trainer.custom_step import shapes_explained, with_rows
 from keras_par.keras_patches.trainer.exactness_warnings import say_what_is_inexact, say_what_mixes_rows
 from keras_par.keras_patches.trainer.function_caches import FUNCTION
+from keras_par.keras_patches.update.optimizer import losses_weighted
 from keras_par.sharding.collective_names import numbered
 from keras_par.sharding.step import Step
 from keras_par.sharding.variable_views import sharded
@@ -85,7 +86,7 @@ class Program:
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
                 step_timing.count(model, total)
-            with binding.scope(), step.current(), guard:
+            with binding.scope(), step.current(), guard, losses_weighted(getattr(model, "optimizer", None)):
                 logs = self.run(step, data.batch)
             say_what_mixes_rows(step)
             return logs

@@ -4,8 +4,9 @@
 accumulated and before they are clipped.
 """
 
+import contextlib
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -28,25 +29,35 @@ from keras_par.sharding.zero_parts import has_own_part, own_part_of
 _targets: contextvars.ContextVar[Sequence] = contextvars.ContextVar("keras_par_targets", default=())
 
 
-def scale_loss(original):
-    """Weights the loss of Keras's own step by this rank's rows, so that summed gradients are those of the global loss.
+@contextlib.contextmanager
+def losses_weighted(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
+    """Within it losses of Keras's own step are weighted by this rank's rows before `optimizer` scales them.
 
-    In a step of the user's own that happens where the gradient is taken, see `gradients.py`.
+    So summed gradients are those of the global loss, whichever way the optimizer has to scale one. In a step of the
+    user's own that happens where the gradient is taken, see `gradients.py`.
     """
+    if optimizer is None:
+        yield
+        return
+    original = optimizer.scale_loss
 
-    def replacement(self, loss):
+    def scale_loss(loss):
         step = steps.current()
         if step is None or not step.is_stock:
-            return original(self, loss)
+            return original(loss)
         loss = tf.convert_to_tensor(loss)
-        step.targets.append(original(self, step.times(loss, weight_of(step, loss))))
+        step.targets.append(original(step.times(loss, weight_of(step, loss))))
         return step.targets[-1]
 
-    return replacement
+    vars(optimizer)["scale_loss"] = scale_loss  # not by setattr, which would track it
+    try:
+        yield
+    finally:
+        del vars(optimizer)["scale_loss"]
 
 
 def apply(original):
-    """Weights gradients that neither `scale_loss` nor a tape has weighted; a loss scale's check is of their sums."""
+    """Weights gradients that neither a loss nor a tape has weighted; a loss scale's check is of their sums."""
 
     def replacement(self, grads, trainable_variables=None):
         step = steps.current()
