@@ -125,23 +125,17 @@ def without_watch(fit):
 def unwatched():
     """As if this process had been started by mpirun itself: no marks, no sampler, notes that nobody reads."""
     from keras_par.base.heartbeat_page import NEVER, Page
-    from keras_par.comm import world
-    from keras_par.job import rank_heartbeat, watched_collectives
+    from keras_par.job import rank_heartbeat
+    from keras_par.job.step_clock import clock
 
-    communicator, marks, beat = world.current(), watched_collectives._marks, rank_heartbeat.current()
-    communicator._stopped.set()
-    communicator._sampler.join()
-    world.replace(communicator.inner)
-    watched_collectives._marks, rank_heartbeat._heartbeat = (
-        None,
-        rank_heartbeat.Heartbeat(Page(stop_before=NEVER), None),
-    )
+    heartbeat = rank_heartbeat.current()
+    clock.stop()
+    rank_heartbeat._heartbeat = rank_heartbeat.Heartbeat(Page(stop_before=NEVER), None)
     try:
         yield
     finally:
-        watched_collectives._marks, rank_heartbeat._heartbeat = marks, beat
-        world.replace(communicator)
-        communicator.watch()
+        rank_heartbeat._heartbeat = heartbeat
+        clock.watch()
 
 
 def python_part():
@@ -164,9 +158,9 @@ def marks_part():
     """Seconds that the four marks of a step with one collective add to a graph that updates variables, as steps do."""
     import tensorflow as tf
 
-    from keras_par.job.watched_collectives import Marks
+    from keras_par.job.step_clock import StepClock
 
-    marks, x = Marks(), tf.random.normal([32, 256])
+    clock, x = StepClock(), tf.random.normal([32, 256])
     weights = [tf.Variable(tf.random.normal([256, 256])) for _ in range(4)]
 
     def graph(is_marked):
@@ -174,7 +168,7 @@ def marks_part():
             for number, weight in enumerate(weights):
                 x = tf.tanh(x @ weight)
                 if is_marked:
-                    [x] = marks.add(number, [x])
+                    [x] = clock.marked([x], number)
             for weight in weights:
                 weight.assign_sub(1e-9 * weight)
             return x
@@ -198,14 +192,14 @@ def sample_part():
     """Seconds of one look at the marks."""
     import tensorflow as tf
 
-    from keras_par.job.watched_collectives import Marks
+    from keras_par.job.step_clock import StepClock
 
-    marks = Marks()
-    tf.function(lambda x: marks.add(0, [x]))(tf.constant(0.0))
-    assert marks.read()[0] == 1
+    clock = StepClock()
+    tf.function(lambda x: clock.marked([x], 0))(tf.constant(0.0))
+    assert clock.read()[0] == 1
     begin = time.perf_counter()
     for _ in range(2000):
-        marks.read()
+        clock.read()
     return (time.perf_counter() - begin) / 2000
 
 

@@ -40,11 +40,11 @@ def measure() -> None:
 
     import keras_par as kp
     from keras_par.comm import horovod
-    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.comm.counted import CountedCommunicator
 
     sent: list[tuple[str, str, int, bool]] = []
 
-    class Recording(CountingCommunicator):
+    class Recording(CountedCommunicator):
         """Notes the kind, name and bytes of each collective, and if it is one of a graph."""
 
         no_shared_memory = None  # which is noted here

@@ -126,13 +126,13 @@ def dividing(layout: dict[str, tuple], mesh: tuple[int, ...], names: tuple[str, 
     """A strategy's scope, in which collectives are counted; gives what is known about the rank."""
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.comm.counted import CountedCommunicator
 
     layout_map = keras.distribution.LayoutMap(keras.distribution.DeviceMesh(mesh, names))
     for pattern, axes in layout.items():
         layout_map[pattern] = axes
     strategy = kp.ModelParallel(layout_map=layout_map, batch_dim_name="batch")
-    counting = CountingCommunicator(world.current())
+    counting = CountedCommunicator(world.current())
     before = world.replace(counting)
     try:
         with strategy.scope():

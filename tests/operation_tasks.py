@@ -206,7 +206,7 @@ def differences(in_turns: bool, with_rule: bool = False, axes: tuple = (None, "m
     """
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.comm.counted import CountedCommunicator
     from keras_par.keras_patches.variables.layouts import divide, rank_mesh
 
     mesh = keras.distribution.DeviceMesh((1, kp.size()), ("batch", "model"))
@@ -225,7 +225,7 @@ def differences(in_turns: bool, with_rule: bool = False, axes: tuple = (None, "m
             pairs = zip(kinds, ways, strict=True) if in_turns else itertools.product(kinds, ways)
             for (kind, sharded, same), run in pairs:
                 expected = outcome(run, name, function, same)
-                counting = CountingCommunicator(world.current())
+                counting = CountedCommunicator(world.current())
                 before = world.replace(counting)
                 given = outcome(run, name, function, sharded)
                 world.replace(before)
@@ -303,10 +303,10 @@ def planned(name: str, function: Callable, axes: tuple) -> Counter:
 def sent(name: str, function: Callable, axes: tuple, mesh: Any) -> Counter:
     """What a rank sends for a function of a sharded tensor, and its gradient, in a graph."""
     from keras_par.comm import world
-    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.comm.counted import CountedCommunicator
     from keras_par.keras_patches.variables.layouts import divide
 
-    before = world.replace(counting := CountingCommunicator(world.current()))
+    before = world.replace(counting := CountedCommunicator(world.current()))
     try:
         tf.function(lambda: gradient(name, function, divide(X, axes, mesh)), autograph=False).get_concrete_function()
     finally:

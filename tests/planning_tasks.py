@@ -41,14 +41,14 @@ def run_transformer(mesh: tuple[int, ...]) -> dict:
 
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.comm.counted import CountedCommunicator
 
     keras.utils.set_random_seed(1)
     with kp.load_strategy("megatron", mesh=mesh).scope():
         model = transformer()
     x = np.random.default_rng(1).integers(0, WORDS, (16, LENGTH))
     data = tf.data.Dataset.from_tensor_slices((x, np.roll(x, -1, 1))).batch(8, drop_remainder=True)
-    counting = CountingCommunicator(world.current())
+    counting = CountedCommunicator(world.current())
     before = world.replace(counting)
     try:
         model.fit(data, verbose=0)

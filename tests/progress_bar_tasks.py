@@ -66,15 +66,7 @@ def progress(
         "seconds": ends[-1] - begins[-1],
         "weights": model.get_weights(),
         "functions": functions,
-        "communicator": active(),
     }
-
-
-def active() -> str:
-    """The kind of the active communicator."""
-    from keras_par.comm import world
-
-    return type(world.current()).__name__
 
 
 def without(**compile_options) -> list:
@@ -93,11 +85,11 @@ def exchanges(num_epochs: int, every_seconds: float) -> list:
     """The names of the collectives, as they were called eagerly or traced, of epochs of 64 steps with a bar."""
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.comm.counted import CountedCommunicator
     from tests.cases import rows
 
     x, y = rows(64 * 4)
-    before = world.replace(CountingCommunicator(world.current()))
+    before = world.replace(CountedCommunicator(world.current()))
     try:
         with strategy_scope(True):
             model = build()
@@ -116,31 +108,33 @@ def late_rank(wait: float) -> dict:
 
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.timed import MeasuringCommunicator
+    from keras_par.job import rank_heartbeat
 
-    measuring = MeasuringCommunicator(world.current())
+    communicator, heartbeat = world.current(), rank_heartbeat.current()
 
     @tf.function
     def step(x):
-        [a] = measuring.all_reduce([x], "test.a")
-        b = measuring.all_gather(tf.reshape(x, [1]), "test.b")
+        [a] = communicator.all_reduce([x], "test.a")
+        b = communicator.all_gather(tf.reshape(x, [1]), "test.b")
         return a, b
 
+    heartbeat.is_measured = True
     step(tf.constant(1.0))
+    heartbeat.is_measured = False
     kp.barrier()
-    measuring.restart()
+    before = heartbeat.collective_seconds
     time.sleep(wait * kp.rank())
     begin = time.perf_counter()
     a, b = step(tf.constant(float(kp.rank() + 1)))
     elapsed = time.perf_counter() - begin
-    in_step = measuring.seconds
-    measuring.barrier("test.barrier")
+    after = heartbeat.collective_seconds
+    communicator.barrier("test.barrier")
     return {
         "a": float(a),
         "b": b.numpy().tolist(),
-        "in step": in_step,
+        "in step": after - before,
         "elapsed": elapsed,
-        "eager": measuring.seconds - in_step,
+        "eager": heartbeat.collective_seconds - after,
     }
 
 
@@ -149,17 +143,21 @@ def order_of_clocks() -> dict:
     import tensorflow as tf
 
     from keras_par.comm.solo import SoloCommunicator
-    from keras_par.comm.timed import MeasuringCommunicator
+    from keras_par.job import rank_heartbeat
+    from keras_par.job.step_clock import TimedCommunicator
 
-    measuring = MeasuringCommunicator(SoloCommunicator())
+    communicator, heartbeat = TimedCommunicator(SoloCommunicator()), rank_heartbeat.current()
 
     @tf.function
     def step(x, y):
-        [a] = measuring.all_reduce([x], "first")
-        [b] = measuring.all_reduce([y], "second")
+        [a] = communicator.all_reduce([x], "first")
+        [b] = communicator.all_reduce([y], "second")
         return a, b
 
+    heartbeat.is_measured = True
     graph = step.get_concrete_function(tf.TensorSpec([2]), tf.TensorSpec([2])).graph
+    heartbeat.is_measured = False
+    before = heartbeat.collective_seconds
     clocks = [op for op in graph.get_operations() if op.type == "PyFunc"]
 
     def ancestors(op, seen):
@@ -171,7 +169,7 @@ def order_of_clocks() -> dict:
 
     waits = [sorted(clocks.index(op) for op in ancestors(clock, set()) if op in clocks) for clock in clocks]
     values = [value.numpy().tolist() for value in step(tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0]))]
-    return {"waits": waits, "values": values, "seconds": measuring.seconds}
+    return {"waits": waits, "values": values, "seconds": heartbeat.collective_seconds - before}
 
 
 def on_one_rank_only() -> None:

@@ -204,11 +204,11 @@ def count_collectives(name: str, eagerly: bool = False, **options) -> dict:
     """The collectives of a case's steps as they were traced, or with `eagerly` as they ran, and its iterations."""
     import keras_par as kp
     from keras_par.comm import world
-    from keras_par.comm.counted import CountingCommunicator
+    from keras_par.comm.counted import CountedCommunicator
 
     case = CASES[name]
     keras.utils.set_random_seed(1)
-    before = world.replace(CountingCommunicator(world.current()))
+    before = world.replace(CountedCommunicator(world.current()))
     try:
         with kp.DataParallel(**options).scope(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operatio
 SIZES = {"alone": 1, "planned": 4, "group of one": 1}
 CASES = [
     *((1, kind) for kind in ("active", "alone", "planned")),
-    *((2, kind) for kind in ("active", "horovod", "counting", "measuring", "counted and measured", "group of all")),
+    *((2, kind) for kind in ("active", "horovod", "counted", "measured", "counted and measured", "group of all")),
     *((3, kind) for kind in ("active", "horovod", "group of one")),
 ]
 
@@ -39,9 +39,8 @@ def test_the_contract_is_kept_by_gloo_and_by_ranks_that_are_watched(launcher):
     job = start(launcher, 2, "-m", "tests.programs.communicators")
     assert job.status == 0, job.output
     found = sorted(job.values("contract: "))
-    wrapper = "WatchedCommunicator" if launcher == "keras-par run" else "SharedMemoryCommunicator"
     engine = "gloo" if "gloo" in launcher else "mpi"
-    assert found == [[rank, 2, engine, wrapper, []] for rank in range(2)], job.output
+    assert found == [[rank, 2, engine, "SharedMemoryCommunicator", []] for rank in range(2)], job.output
 
 
 @pytest.mark.parametrize("breach", tasks.BREACHES)

@@ -6,7 +6,9 @@ import tensorflow as tf
 
 from keras_par.callbacks.callback import Callback
 from keras_par.callbacks.progress_view import NO_STEPS, Span, View, terminal_width
-from keras_par.keras_patches.trainer import step_timing as meters
+from keras_par.job import rank_heartbeat
+from keras_par.keras_patches.coordination import fit_call as runs
+from keras_par.keras_patches.trainer.step_timing import measure
 
 BAR_SECONDS, LINES_SECONDS = 1.0, 30.0
 
@@ -60,8 +62,9 @@ class ProgressBar(Callback):
         self._every_seconds, self._bar = every_seconds, bar
 
     def on_train_begin(self, logs=None):
-        self._run = run = meters.run_of(self.model)
-        self._meter = meters.start(self.model)
+        run = runs.current()
+        self._run = run = run if run is not None and run.model is self.model else None
+        self._rows = measure(self.model)
         self._rank = 0 if run is None else run.communicator.rank
         width = terminal_width()
         bar = width is not None if self._bar is None else self._bar
@@ -99,10 +102,9 @@ class ProgressBar(Callback):
         if self._step > self._exchanged[0]:
             self._exchange()
         if self._view:
-            self._view.end(self._real(self._step), logs or {}, int(self._meter.rows) - self._rows_before, self._whole)
+            self._view.end(self._real(self._step), logs or {}, int(self._rows) - self._rows_before, self._whole)
 
     def on_train_end(self, logs=None):
-        meters.stop(self._meter)
         if self._view:
             self._view.close()
 
@@ -112,10 +114,10 @@ class ProgressBar(Callback):
 
     def _mark(self) -> None:
         """Notes where this rank is: the step, the time, and how much of it went into collectives."""
-        self._now = (self._step, time.perf_counter(), self._meter.seconds)
+        self._now = (self._step, time.perf_counter(), rank_heartbeat.current().collective_seconds)
 
     def _mark_exchange(self) -> None:
-        self._exchanged = (*self._now, int(self._meter.rows))
+        self._exchanged = (*self._now, int(self._rows))
 
     def _exchange(self) -> None:
         """Gathers the ranks' times since the last exchange, and rank 0's wish when the next shall be."""
@@ -126,7 +128,7 @@ class ProgressBar(Callback):
         everyone = own if self._run is None else self._run.communicator.all_gather(own, "kp.progress")
         times, collective_times, wishes = everyone.numpy().T
         self._interval = int(wishes[0])
-        counted = int(self._meter.rows) - self._exchanged[3]
+        counted = int(self._rows) - self._exchanged[3]
         if self._is_first:
             self._is_first = False
         else:

@@ -28,7 +28,7 @@ class Call:
         return len(self.ranks)
 
 
-class CountingCommunicator(WrappedCommunicator):
+class CountedCommunicator(WrappedCommunicator):
     """Appends a `Call` to `calls` for every collective, also of its groups of ranks."""
 
     def __init__(self, inner: Communicator, calls: list[Call] | None = None):
@@ -52,7 +52,7 @@ class CountingCommunicator(WrappedCommunicator):
         return Communicator.all_gather_equal(self, tensors, name)  # one by one, each counted
 
     def _wrapped(self, group):
-        return CountingCommunicator(group, self.calls)
+        return CountedCommunicator(group, self.calls)
 
 
 def num_bytes(tensor: tf.Tensor, sent_as: tf.DType | None) -> int | None:

@@ -51,6 +51,10 @@ class Heartbeat:
         page.image = image_of(os.getpid())
         page.pid, page.loss = os.getpid(), math.nan
         self.is_marked = False  # the step under way was traced with marks that tell its phases
+        self.is_measured = False  # a step is traced that tells when its collectives begin and end
+        self._lock = threading.Lock()
+        self._num_collectives, self._counted = 0, 0.0  # that were under way, and since when
+        self.collective_seconds = 0.0  # in which one or more were, outside of steps and in those that tell
         page.phase_since = time.monotonic()
         self.enter(SCRIPT)
 
@@ -156,13 +160,35 @@ class Heartbeat:
     def collective(self, name: str) -> Iterator[None]:
         """Notes that this rank's Python waits in a collective."""
         page, before = self.page, self.page.phase
+        if before == COLLECTIVE:  # one of several messages
+            yield
+            return
         page.collective = clipped(name, Page.collective.size)
         self.enter(COLLECTIVE)
+        self.begin_collective()
         try:
             yield
         finally:
+            self.end_collective()
             page.collective = b""
             self.enter(before)
+
+    def begin_collective(self, count: int = 1) -> bool:
+        """Notes that a collective is under way; any thread may call this, and steps do."""
+        with self._lock:
+            now = time.monotonic()
+            if self._num_collectives:
+                self.collective_seconds += now - self._counted
+            self._counted, self._num_collectives = now, self._num_collectives + count
+        return True
+
+    def end_collective(self) -> bool:
+        """Notes that a collective is complete."""
+        return self.begin_collective(-1)
+
+    def forget_collectives(self) -> None:
+        """Forgets those of a step that has failed, which will never be complete."""
+        self._num_collectives = 0
 
     def fail(self, is_common: bool = False) -> None:
         """Notes an error; after one that all ranks have they may go on together."""

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -12,7 +11,7 @@ from keras_par.comm.horovod import HorovodCommunicator
 from keras_par.comm.routes import shared
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.job import gpu, launch_environment, rank_heartbeat, rendezvous
-from keras_par.job.watched_collectives import WatchedCommunicator
+from keras_par.job.step_clock import TimedCommunicator, clock
 
 
 def start(engine: str | None = None) -> Communicator:
@@ -49,7 +48,12 @@ def create(engine: str | None, launched: launch_environment.Launch) -> Communica
         )
     gpu.device(os.environ, len(tf.config.list_physical_devices("GPU")))  # refused before others wait for this rank
     rendezvous.join(launched)
-    return watched(lambda: connected(launched))
+    heartbeat = rank_heartbeat.current()
+    with heartbeat.collective("kp.init"):
+        communicator = connected(launched)
+    if heartbeat.is_watched:
+        clock.watch()
+    return TimedCommunicator(communicator)
 
 
 def connected(launched: launch_environment.Launch) -> Communicator:
@@ -59,11 +63,3 @@ def connected(launched: launch_environment.Launch) -> Communicator:
         return alone
     gpu.take(communicator := HorovodCommunicator(launched.engine, launched.size))
     return shared(communicator)
-
-
-def watched(start: Callable[[], Communicator]) -> Communicator:
-    """What `start` returns, noting its collectives for the launcher where one watches this process."""
-    beat = rank_heartbeat.current()
-    with beat.collective("kp.init"):
-        communicator = start()
-    return WatchedCommunicator(communicator, beat) if beat.is_watched else communicator

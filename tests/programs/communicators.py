@@ -8,5 +8,5 @@ from tests.communicator_contract import breaches
 
 kp.init()
 current = world.current()
-found = [current.rank, current.size, current.engine, type(current).__name__, breaches(current, "contract")]
+found = [current.rank, current.size, current.engine, type(current.inner).__name__, breaches(current, "contract")]
 print(f"contract: {json.dumps(found)}", flush=True)

@@ -12,7 +12,7 @@ from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
-from keras_par.comm.counted import Call, CountingCommunicator
+from keras_par.comm.counted import Call, CountedCommunicator
 from keras_par.keras_patches.models.layer_recompute import recompute
 from keras_par.keras_patches.step.metric_states import MetricStates
 from keras_par.keras_patches.step.number_kinds import NumberKinds
@@ -122,7 +122,7 @@ class Binding:
         if tf.executing_eagerly() or method in self.collectives:
             yield
             return
-        counting = CountingCommunicator(self.communicator)
+        counting = CountedCommunicator(self.communicator)
         before = world.replace(counting)
         try:
             with outputs_noted() as outputs:

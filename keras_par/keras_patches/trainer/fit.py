@@ -19,7 +19,7 @@ from keras_par.keras_patches.step.metrics import value_now
 from keras_par.keras_patches.step.non_gradient_state import average_state
 from keras_par.keras_patches.trainer import epoch_iterator as epochs
 from keras_par.keras_patches.trainer.custom_step import require_stock_makers
-from keras_par.keras_patches.trainer.fit_heartbeat import Beats
+from keras_par.keras_patches.trainer.fit_heartbeat import FitHeartbeat
 from keras_par.sharding import step as steps
 
 
@@ -120,7 +120,7 @@ def with_our_own(model: keras.Model, arguments: dict, kind: runs.Kind, is_distri
         callbacks = late_ones_last(callbacks)
         begun = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: tell(callbacks, "on_all_begun"))
         ours = [*([runs.StopTogether()] if is_distributed else []), begun]
-        ours += [Beats(callbacks)] if rank_heartbeat.current().is_watched else []
+        ours += [FitHeartbeat(callbacks)] if rank_heartbeat.current().is_watched else []
         for callback in ours if is_container else ():
             callback.set_model(model)
             callback.set_params(given.params)

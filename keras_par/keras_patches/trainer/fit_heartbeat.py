@@ -3,39 +3,40 @@
 import keras
 
 from keras_par.base.heartbeat_page import FOR_ANOTHER_WORLD
-from keras_par.job import rank_heartbeat, watched_collectives
+from keras_par.job import rank_heartbeat
+from keras_par.job.step_clock import clock
 from keras_par.keras_patches.callbacks.callback_state import tell
 from keras_par.keras_patches.trainer import epoch_iterator as epochs
 
 
-def beating(model: keras.Model, function, is_common: bool, is_marked: bool):
+def with_heartbeat(model: keras.Model, function, is_common: bool, is_marked: bool):
     """A training, test or predict function of `model` whose calls the heartbeat notes where a launcher watches.
 
     Args:
         model: whose function it is.
         function: called by Keras.
         is_common: True if all ranks make each call together.
-        is_marked: True if it was built around a step that is `watched_collectives.marked`, and is traced.
+        is_marked: True if it was built around a step that is a step of the clock's, and is traced.
     """
-    beat = rank_heartbeat.current()
-    if not beat.is_watched:
+    heartbeat = rank_heartbeat.current()
+    if not heartbeat.is_watched:
         return function
 
     def replacement(data):
-        beat.is_marked = is_marked
-        beat.begin_step(model.steps_per_execution, is_common)
+        heartbeat.is_marked = is_marked
+        heartbeat.begin_step(model.steps_per_execution, is_common)
         try:
             logs = function(data)
         except Exception:
-            watched_collectives.give_up()
+            clock.give_up()
             raise
-        beat.end_step(logs)
+        heartbeat.end_step(logs)
         return logs
 
     return replacement
 
 
-class Beats(keras.callbacks.Callback):
+class FitHeartbeat(keras.callbacks.Callback):
     """Notes epochs and their logs; comes after all other callbacks of `fit`.
 
     When the launcher has been asked to end the job, it knows a step that no rank has begun. After the step before
@@ -51,27 +52,27 @@ class Beats(keras.callbacks.Callback):
     def __init__(self, callbacks: list):
         super().__init__()
         self._callbacks = callbacks
-        self._beat = rank_heartbeat.current()
+        self._heartbeat = rank_heartbeat.current()
 
     def on_train_begin(self, logs=None):
         self._iterator = epochs.newest()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._beat.begin_epoch(epoch, 0 if self._iterator is None else self._iterator.first_step)
+        self._heartbeat.begin_epoch(epoch, 0 if self._iterator is None else self._iterator.first_step)
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._beat.must_stop and batch + 1 < (self.params.get("steps") or float("inf")):
+        if self._heartbeat.must_stop and batch + 1 < (self.params.get("steps") or float("inf")):
             self._stop(epoch_is_complete=False)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._beat.tell("epoch", epoch=epoch, steps=self._beat.page.steps, logs=logs or {})
-        if self._beat.must_stop:
+        self._heartbeat.tell("epoch", epoch=epoch, steps=self._heartbeat.page.steps, logs=logs or {})
+        if self._heartbeat.must_stop:
             self._stop(epoch_is_complete=True)
 
     def _stop(self, epoch_is_complete: bool) -> None:
-        where = f"after step {self._beat.page.step} of epoch {self._beat.page.epoch + 1}"
-        self._beat.tell("stopped", text=where)
+        where = f"after step {self._heartbeat.page.step} of epoch {self._heartbeat.page.epoch + 1}"
+        self._heartbeat.tell("stopped", text=where)
         tell(self._callbacks, "on_interrupt", epoch_is_complete)
-        if self._beat.page.pause == FOR_ANOTHER_WORLD:
+        if self._heartbeat.page.pause == FOR_ANOTHER_WORLD:
             raise KeyboardInterrupt(f"keras-par: stopped {where}, to go on with other ranks")
         raise KeyboardInterrupt(f"keras-par: stopped by its user {where}")

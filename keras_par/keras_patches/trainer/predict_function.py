@@ -11,7 +11,7 @@ from keras_par.keras_patches.inputs.gather_outputs import as_tensor, gather_rows
 from keras_par.keras_patches.inputs.shards import KINDS, ThinShard, cut
 from keras_par.keras_patches.models import binding as bindings
 from keras_par.keras_patches.rows.batch_rows import predicted_rows
-from keras_par.keras_patches.trainer.fit_heartbeat import beating
+from keras_par.keras_patches.trainer.fit_heartbeat import with_heartbeat
 from keras_par.keras_patches.trainer.step_function import without_xla
 from keras_par.keras_patches.trainer.step_program import rows_of
 from keras_par.sharding.step import Step
@@ -28,7 +28,7 @@ def make_predict_function(original):
             result = original(self, force)
         if binding is not None and fresh:
             whole = whole_predictions(binding, self.predict_function)
-            self.predict_function = beating(self, whole, is_common=True, is_marked=False)
+            self.predict_function = with_heartbeat(self, whole, is_common=True, is_marked=False)
         return result
 
     return replacement

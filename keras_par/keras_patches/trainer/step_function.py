@@ -4,14 +4,14 @@ import contextlib
 
 import keras
 
-from keras_par.job.watched_collectives import marked
+from keras_par.job.step_clock import clock
 from keras_par.keras_patches.coordination import fit_call as runs
 from keras_par.keras_patches.models import binding as bindings
 from keras_par.keras_patches.step.number_kinds import key_in_logs
 from keras_par.keras_patches.trainer import function_caches, scalar_probe
 from keras_par.keras_patches.trainer.custom_step import without_rows
 from keras_par.keras_patches.trainer.direct_call import direct
-from keras_par.keras_patches.trainer.fit_heartbeat import beating
+from keras_par.keras_patches.trainer.fit_heartbeat import with_heartbeat
 from keras_par.keras_patches.trainer.python_state import PythonState
 from keras_par.keras_patches.trainer.step_program import Program, program_of
 from keras_par.sharding.step import LossUnknown
@@ -24,13 +24,13 @@ def make_function(original):
         binding = bindings.of(self)
         if binding is None:
             function = original(self, step_function)
-            return beating(self, function, is_common=bindings.is_single_rank(), is_marked=False)
+            return with_heartbeat(self, function, is_common=bindings.is_single_rank(), is_marked=False)
         program = program_of(self, binding, step_function)
         function = looked_at(program, lambda: in_graph(program, original))
         function = weighted(program, function)
         function = compared(program, function)
         function = with_global_logs(program, function)
-        return beating(self, function, is_common=True, is_marked=not self.run_eagerly)
+        return with_heartbeat(self, function, is_common=True, is_marked=not self.run_eagerly)
 
     return replacement
 
@@ -40,7 +40,7 @@ def in_graph(program: Program, original):
 
     Keras would hand the whole step to XLA, in which no collective can be; a program compiles its own part.
     """
-    model, step = program.model, marked(program)
+    model, step = program.model, clock.step(program)
     with without_xla(model):
         function = original(model, step)
     return function if model.run_eagerly else direct(model, step, otherwise=function)

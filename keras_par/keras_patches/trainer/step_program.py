@@ -59,7 +59,7 @@ class Program:
         Where only the ranks know the numbers of rows, it costs one all-reduce of a number besides the step's own.
         """
         binding, model = self.binding, self.model
-        with binding.counted(self.method):
+        with binding.counted(self.method), step_timing.measured(model, self.method):
             communicator = binding.data
             if not isinstance(data, KINDS):
                 data = cut(data, communicator.size, communicator.rank)

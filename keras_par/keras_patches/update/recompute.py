@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record, record_operation, should_record_backprop
 
-from keras_par.job.watched_collectives import MARK
+from keras_par.job.step_clock import MARK
 from keras_par.keras_patches.step.replay import Replay
 from keras_par.keras_patches.update.gradients import as_they_are
 from keras_par.sharding.tensor import ShardedTensor
