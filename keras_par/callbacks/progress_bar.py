@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import tensorflow as tf
 
 from keras_par.callbacks.callback import Callback
@@ -63,18 +64,16 @@ class ProgressBar(Callback):
 
     def on_train_begin(self, logs=None):
         run = runs.current()
-        self._run = run = run if run is not None and run.model is self.model else None
+        self._run = run if run is not None and run.model is self.model else None
         self._rows = measure(self.model)
-        self._rank = 0 if run is None else run.communicator.rank
         width = terminal_width()
         bar = width is not None if self._bar is None else self._bar
         every = self._every_seconds
         self._seconds = (BAR_SECONDS if bar else LINES_SECONDS) if every is None else every
-        params = self.params or {}
-        self._num_steps = params.get("steps")
+        self._num_steps = self.params.get("steps")
         self._view = None
-        if self._rank == 0:
-            self._view = View(bar, width, self._seconds, params.get("epochs"), self._num_steps)
+        if self._run is None or self._run.communicator.rank == 0:
+            self._view = View(bar, width, self._seconds, self.params.get("epochs"), self._num_steps)
         self._is_first = True  # nothing was exchanged yet
         self._interval = 1  # steps from the last exchange to the next
 
@@ -82,56 +81,46 @@ class ProgressBar(Callback):
         self._step = 0
         self._whole = self._newest = NO_STEPS
         self._mark()
-        self._mark_exchange()
-        self._rows_before = self._exchanged[3]
+        self._exchanged = self._now
+        self._epoch_rows = self._exchanged_rows = int(self._rows)
         if self._view:
             self._view.begin(epoch)
 
     def on_train_batch_end(self, batch, logs=None):
-        self._step = batch + 1
+        # Where `steps_per_execution` does not divide an epoch, Keras counts beyond its end.
+        self._step = min(batch + 1, self._num_steps or batch + 1)
         self._mark()
         if self._step - self._exchanged[0] >= self._interval:
             self._exchange()
             logs = logs if self._run is None else self._run.everywhere(logs)
             if self._view:
-                self._view.show(self._real(self._step), logs, self._newest)
+                self._view.show(self._step, logs, self._newest)
         elif self._view:
-            self._view.advance(self._real(self._step))
+            self._view.advance(self._step)
 
     def on_epoch_end(self, epoch, logs=None):
         if self._step > self._exchanged[0]:
             self._exchange()
         if self._view:
-            self._view.end(self._real(self._step), logs or {}, int(self._rows) - self._rows_before, self._whole)
+            self._view.end(self._step, logs or {}, self._exchanged_rows - self._epoch_rows, self._whole)
 
     def on_train_end(self, logs=None):
         if self._view:
             self._view.close()
 
-    def _real(self, step: int) -> int:
-        """`step` without those that Keras counts too many where `steps_per_execution` does not divide an epoch."""
-        return min(step, self._num_steps or step)
-
     def _mark(self) -> None:
         """Notes where this rank is: the step, the time, and how much of it went into collectives."""
-        self._now = (self._step, time.perf_counter(), rank_heartbeat.current().collective_seconds)
-
-    def _mark_exchange(self) -> None:
-        self._exchanged = (*self._now, int(self._rows))
+        self._now = np.array([self._step, time.perf_counter(), rank_heartbeat.current().collective_seconds])
 
     def _exchange(self) -> None:
         """Gathers the ranks' times since the last exchange, and rank 0's wish when the next shall be."""
-        seconds, collective = self._now[1] - self._exchanged[1], self._now[2] - self._exchanged[2]
-        steps = self._real(self._now[0]) - self._real(self._exchanged[0])
+        (steps, seconds, collective), rows = self._now - self._exchanged, int(self._rows)
         wish = max(1.0, min(self._seconds * steps / max(seconds, 1e-9), 2.0 * self._interval))
         own = tf.constant([[seconds, collective, wish]], tf.float64)
         everyone = own if self._run is None else self._run.communicator.all_gather(own, "kp.progress")
         times, collective_times, wishes = everyone.numpy().T
         self._interval = int(wishes[0])
-        counted = int(self._rows) - self._exchanged[3]
-        if self._is_first:
-            self._is_first = False
-        else:
-            self._newest = Span(steps, counted, times, collective_times)
-            self._whole = self._whole + self._newest
-        self._mark_exchange()
+        if not self._is_first:
+            self._newest = Span(int(steps), rows - self._exchanged_rows, times, collective_times)
+            self._whole += self._newest
+        self._is_first, self._exchanged, self._exchanged_rows = False, self._now, rows

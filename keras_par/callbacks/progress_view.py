@@ -1,5 +1,6 @@
 """Draws what ProgressBar knows: a bar on a terminal, plain lines elsewhere."""
 
+import operator
 import os
 import sys
 import time
@@ -26,8 +27,7 @@ class Span:
     collective: np.ndarray
 
     def __add__(self, other: "Span") -> "Span":
-        seconds, collective = self.seconds + other.seconds, self.collective + other.collective
-        return Span(self.steps + other.steps, self.rows + other.rows, seconds, collective)
+        return Span(*map(operator.add, vars(self).values(), vars(other).values()))
 
     def words(self) -> list[str]:
         """Rows a second, the share of collectives, and the ranks' own seconds a step, the slowest rank first."""

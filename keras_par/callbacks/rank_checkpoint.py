@@ -180,7 +180,7 @@ class RankCheckpoint(Callback):
         self._writer.complete_if_written()
         if self._memory is not None:
             self._memory.complete_if_written()
-        is_due = self._best is None and self._due.after(num_steps)
+        is_due = self._due.after(num_steps)
         is_due_in_memory = self._due_in_memory.after(num_steps) and not (
             self._memory is None or self._memory.is_writing
         )
@@ -189,21 +189,20 @@ class RankCheckpoint(Callback):
             return
         if is_due:
             self._due.restart()
-        if is_due and not self._writer.is_writing:
-            self._save(self._writer, self._epoch, self._step, None, stopped=False)
-            self._due_in_memory.restart()  # it would only repeat the disk's
-        elif is_due_in_memory and self._memory is not None:
-            self._save(self._memory, self._epoch, self._step, None, stopped=False)
-            self._due_in_memory.restart()
+        writer = self._writer if is_due and not self._writer.is_writing else self._memory if is_due_in_memory else None
+        if writer is not None:
+            self._save(writer, self._epoch, self._step)
+            self._due_in_memory.restart()  # after one on the disk it would only repeat that
 
     def on_epoch_end(self, epoch, logs=None):
         stopped = self._is_stopped()
-        is_due = self._every == "epoch" or ((stopped or self._is_last_step()) and self._due.after(0))
         if self._best is not None:
             is_due = self._best.is_new(logs)
+        else:
+            is_due = self._every == "epoch" or ((stopped or self._is_last_step()) and self._due.after(0))
         if is_due:
             self._writer.finish()
-            self._save(self._writer, epoch + 1, 0, self._best and [self._best.monitor, self._best.value], stopped)
+            self._save(self._writer, epoch + 1, 0, stopped)
             self._restart()
 
     def on_train_end(self, logs=None):
@@ -219,7 +218,7 @@ class RankCheckpoint(Callback):
         if self._best is None:
             epoch, step = (self._epoch + 1, 0) if epoch_is_complete else (self._epoch, self._step)
             if (epoch, step) != self._saved:
-                self._save(self._writer, epoch, step, None, self._is_stopped())
+                self._save(self._writer, epoch, step, self._is_stopped())
             self._writer.finish()
 
     def _restart(self) -> None:
@@ -236,7 +235,7 @@ class RankCheckpoint(Callback):
         num_steps = self.params.get("steps")
         return num_steps is not None and self._step >= num_steps
 
-    def _save(self, writer: Writer, epoch: int, step: int, monitored: list | None, stopped: bool) -> None:
+    def _save(self, writer: Writer, epoch: int, step: int, stopped: bool = False) -> None:
         """Begins to write a checkpoint; `epoch` epochs are complete, and `step` steps of the next one."""
         self._serial += 1
         if writer is self._writer:
@@ -252,7 +251,7 @@ class RankCheckpoint(Callback):
             position=position,
             seed=global_seed(),
             stopped=stopped,
-            monitored=monitored,
+            monitored=None if self._best is None else [self._best.monitor, self._best.value],
             variables=snapshot.variables_of(self.model),
             versions={"keras-par": VERSION, "keras": keras.__version__, "tensorflow": tf.__version__},
             files=[],

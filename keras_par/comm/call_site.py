@@ -5,7 +5,6 @@ import contextvars
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from keras_par.base.user_code import PACKAGE, is_of_user
 
@@ -51,26 +50,27 @@ def source(made_at: str = "") -> str:
     It is the user's within the step, else the one where the layer was made, else the one that called `fit`; where none
     is known, the innermost outside of this package, TensorFlow, and what Keras has between a layer and them.
     """
-    frame = sys._getframe(1)
     innermost, in_step = "", True
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith("<"):
-            line = f"{Path(path).name}:{frame.f_lineno}"
-            if is_of_user(path):
-                return line if in_step else made_at or line
-            in_step = in_step and not path.endswith(TRAINER)
-            if not innermost and not any(part in path for part in BETWEEN):
-                innermost = line
-        frame = frame.f_back  # type: ignore[assignment]
+    for path, line in lines():
+        if path.startswith("<"):
+            continue
+        if is_of_user(path):
+            return line if in_step else made_at or line
+        in_step = in_step and not path.endswith(TRAINER)
+        if not innermost and not any(part in path for part in BETWEEN):
+            innermost = line
     return made_at or innermost
 
 
 def line_of_user() -> str:
     """The innermost line of code of the user's that is under way, empty where there is none."""
+    return next((line for path, line in lines() if is_of_user(path)), "")
+
+
+def lines() -> Iterator[tuple[str, str]]:
+    """The paths, and places such as "model.py:12", of the lines of code that are under way, the innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
-        if is_of_user(frame.f_code.co_filename):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        path = frame.f_code.co_filename
+        yield path, f"{os.path.basename(path)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
-    return ""

@@ -56,6 +56,7 @@ class Communicator(abc.ABC):
     gpu: str | None = None  # that this rank computes on, among those of its host
     no_shared_memory: str | None = None  # why sums cannot go through shared memory, the same on all ranks
     reduces_by: Route | None = None  # the way of sums in graphs, None where nothing is sent
+    gathers_at_once: bool = False  # `all_gather_equal` is one collective in a graph
 
     def routed_by(self, reduce_by: ReduceBy) -> "Communicator":
         """This communicator, with its sums in graphs by the way that is chosen; both ways may be used side by side.
@@ -68,11 +69,6 @@ class Communicator(abc.ABC):
     def route(self, kind: str, tensors: Sequence[tf.Tensor], op: ReduceOp = "sum") -> Route | None:
         """Which way a collective of this kind would go, called here and now."""
         return self.reduces_by
-
-    @property
-    def gathers_at_once(self) -> bool:
-        """True if `all_gather_equal` is one collective in a graph."""
-        return False
 
     @property
     def has_groups(self) -> bool:

@@ -41,15 +41,12 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         global _order
         super().__init__(inner)
         self._library, self._ring = library, ring
+        self.reduces_by = "horovod" if library is None else "shared_memory"
+        self.gathers_at_once = library is not None  # one copy into memory carries all tensors
         self._groups: dict[tuple[tuple[int, ...], ...], Communicator] = {}
         if _order is None:  # made in a function that is being traced, it would have that traced once more
             with tf.device("cpu"):
                 _order = tf.Variable(0, trainable=False)
-
-    @property
-    def reduces_by(self):
-        """Sums of gradients are in graphs."""
-        return "horovod" if self._library is None else "shared_memory"
 
     def routed_by(self, reduce_by):
         return self.inner if reduce_by == "horovod" else self
@@ -69,11 +66,6 @@ class SharedMemoryCommunicator(WrappedCommunicator):
     def has_memory(self) -> bool:
         """True where these ranks share some."""
         return self._library is not None
-
-    @property
-    def gathers_at_once(self) -> bool:
-        """True where there is memory: one copy into it carries all tensors."""
-        return self.has_memory
 
     def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]

@@ -26,11 +26,7 @@ class TwoLevelCommunicator(SharedMemoryCommunicator):
     def __init__(self, inner: Communicator, local: Communicator, across: Communicator):
         super().__init__(inner, None, -1)
         self._local, self._across = local, across
-
-    @property
-    def reduces_by(self):
-        """Sums of gradients are in graphs."""
-        return "two_levels"
+        self.reduces_by = "two_levels"
 
     def route(self, kind, tensors, op="sum"):
         is_sum = kind == "all_reduce" and op == "sum" and all(tensor.dtype in DTYPES for tensor in tensors)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_par.comm.communicator import Communicator, ReduceOp, Route
+from keras_par.comm.communicator import Communicator, ReduceOp
 
 
 class WrappedCommunicator(Communicator):
@@ -15,16 +15,8 @@ class WrappedCommunicator(Communicator):
         self.inner = inner
         self.engine, self.ranks, self.rank, self.size = inner.engine, inner.ranks, inner.rank, inner.size
         self.local_rank, self.local_size = inner.local_rank, inner.local_size
-
-    @property
-    def no_shared_memory(self) -> str | None:  # type: ignore[override]
-        """As `inner` has it."""
-        return self.inner.no_shared_memory
-
-    @property
-    def reduces_by(self) -> Route | None:  # type: ignore[override]
-        """As `inner` has it."""
-        return self.inner.reduces_by
+        self.no_shared_memory, self.reduces_by = inner.no_shared_memory, inner.reduces_by
+        self.gathers_at_once = inner.gathers_at_once
 
     def routed_by(self, reduce_by):
         inner = self.inner.routed_by(reduce_by)
@@ -32,11 +24,6 @@ class WrappedCommunicator(Communicator):
 
     def route(self, kind, tensors, op="sum"):
         return self.inner.route(kind, tensors, op)
-
-    @property
-    def gathers_at_once(self) -> bool:
-        """As `inner` has it."""
-        return self.inner.gathers_at_once
 
     @property
     def has_groups(self) -> bool:

@@ -51,10 +51,10 @@ class Heartbeat:
         page.image = image_of(os.getpid())
         page.pid, page.loss = os.getpid(), math.nan
         self.is_marked = False  # the step under way was traced with marks that tell its phases
-        self.is_measured = False  # a step is traced that tells when its collectives begin and end
+        self.is_measured = False  # a step is traced that tells when it is in collectives
         self._lock = threading.Lock()
         self._num_collectives, self._counted = 0, 0.0  # that were under way, and since when
-        self.collective_seconds = 0.0  # in which one or more were, outside of steps and in those that tell
+        self.collective_seconds = 0.0  # in which one or more were, outside of steps and in measured ones
         page.phase_since = time.monotonic()
         self.enter(SCRIPT)
 
@@ -82,7 +82,7 @@ class Heartbeat:
         page = self.page
         before = page.call, page.phase, page.step, page.in_fit
         page.call, page.step, page.in_fit = CALLS.index(kind), 0, page.in_fit or (kind == "fit" and is_common)
-        self._step_began = 0.0
+        self._step_began, self._num_collectives = 0.0, 0  # those of a step that has failed never end
         self.enter(CALLBACK)
         try:
             yield
@@ -165,30 +165,22 @@ class Heartbeat:
             return
         page.collective = clipped(name, Page.collective.size)
         self.enter(COLLECTIVE)
-        self.begin_collective()
+        self.add_collectives(1)
         try:
             yield
         finally:
-            self.end_collective()
+            self.add_collectives(-1)
             page.collective = b""
             self.enter(before)
 
-    def begin_collective(self, count: int = 1) -> bool:
-        """Notes that a collective is under way; any thread may call this, and steps do."""
+    def add_collectives(self, by: int) -> bool:
+        """Notes that so many more collectives are under way; any thread may call this, and measured steps do."""
         with self._lock:
             now = time.monotonic()
             if self._num_collectives:
                 self.collective_seconds += now - self._counted
-            self._counted, self._num_collectives = now, self._num_collectives + count
+            self._counted, self._num_collectives = now, self._num_collectives + by
         return True
-
-    def end_collective(self) -> bool:
-        """Notes that a collective is complete."""
-        return self.begin_collective(-1)
-
-    def forget_collectives(self) -> None:
-        """Forgets those of a step that has failed, which will never be complete."""
-        self._num_collectives = 0
 
     def fail(self, is_common: bool = False) -> None:
         """Notes an error; after one that all ranks have they may go on together."""

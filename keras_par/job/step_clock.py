@@ -1,5 +1,6 @@
 """Tells from inside of steps, where Python cannot look, which phase and which collectives this rank is in."""
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,19 +39,21 @@ class StepClock:
 
     def timed(self, name: str, collective: Callable, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What a collective makes of tensors, which is under way from when they are there until its results are."""
-        heartbeat = rank_heartbeat.current()
         if tf.executing_eagerly():
-            with heartbeat.collective(name):
+            with rank_heartbeat.current().collective(name):
                 return collective(tensors)
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        return self._noted(name, -1, collective(self._noted(name, 1, tensors)))
+
+    def _noted(self, name: str, by: int, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """`tensors` in the graph being traced, behind which `by` more collectives of this name are under way."""
+        heartbeat = rank_heartbeat.current()
         if heartbeat.is_watched:
-            tensors = self.marked(tensors, self._counter(name))
+            tensors = self.marked(tensors, self._counter(name) + (by < 0))
         if heartbeat.is_measured:
-            tensors = noted(tensors, lambda: tf.numpy_function(heartbeat.begin_collective, [], tf.bool).op)
-        results = collective(tensors)
-        if heartbeat.is_measured:
-            results = noted(results, lambda: tf.numpy_function(heartbeat.end_collective, [], tf.bool).op)
-        return self.marked(results, self._counter(name) + 1) if heartbeat.is_watched else results
+            note = functools.partial(heartbeat.add_collectives, by)
+            tensors = noted(tensors, lambda: tf.numpy_function(note, [], tf.bool).op)
+        return tensors
 
     def step(self, step):
         """`step`, a function of a batch, whose graph marks when the batch is there and when all is done.
