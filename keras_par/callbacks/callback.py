@@ -46,6 +46,7 @@ class Callback(keras.callbacks.Callback):
 
     def meet(self, callbacks: list[keras.callbacks.Callback]) -> None:
         """Is told all callbacks of the `fit` that begins, before any of them begins."""
+        self._met = callbacks
 
     def on_all_begun(self) -> None:
         """Called once `on_train_begin` of all callbacks has been."""

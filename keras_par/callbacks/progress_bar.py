@@ -63,8 +63,7 @@ class ProgressBar(Callback):
         self._every_seconds, self._bar = every_seconds, bar
 
     def on_train_begin(self, logs=None):
-        run = runs.current()
-        self._run = run if run is not None and run.model is self.model else None
+        self._run = runs.current(self.model)
         self._rows = measure(self.model)
         width = terminal_width()
         bar = width is not None if self._bar is None else self._bar

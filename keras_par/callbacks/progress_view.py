@@ -100,7 +100,7 @@ class View:
             console = Console(file=sys.stdout, force_terminal=True, width=width)
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._progress = Progress(*columns, console=console, auto_refresh=False)
-            self._figures = Text()
+            self._task, self._figures = self._progress.add_task("", total=num_steps, visible=False), Text()
             self._live = Live(Group(self._progress, self._figures), console=console, auto_refresh=False)
             self._live.start()
             weakref.finalize(self, self._live.stop)  # an error in fit must not leave the terminal without a cursor
@@ -109,9 +109,7 @@ class View:
         """Starts an epoch, counted from 0."""
         self._epoch = f"epoch {epoch + 1}" + (f"/{self._num_epochs}" if self._num_epochs else "")
         if self._live:
-            for task in self._progress.task_ids:
-                self._progress.remove_task(task)
-            self._task = self._progress.add_task(self._epoch, total=self._num_steps)
+            self._progress.reset(self._task, description=self._epoch, visible=True)
 
     def advance(self, step: int) -> None:
         """Notes that a step is done, and redraws a bar that was not drawn lately."""
@@ -144,8 +142,4 @@ class View:
     def _print(self, step: int, words: list[str]) -> None:
         self._printed = time.monotonic()
         total = f"/{self._num_steps}" if self._num_steps else ""
-        line = f"{self._epoch} step {step}{total}: {', '.join(words)}"
-        if self._live:
-            self._live.console.print(line, markup=False, highlight=False)
-        else:
-            print(line, flush=True)
+        print(f"{self._epoch} step {step}{total}: {', '.join(words)}", flush=True)  # which a bar puts above itself

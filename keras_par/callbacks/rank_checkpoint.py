@@ -124,7 +124,6 @@ class RankCheckpoint(Callback):
         self._memory: Writer | None = None
         self._serial = 0
         self._epoch = self._step = 0
-        self._others: list[keras.callbacks.Callback] = []
         self._saved: tuple[int, int] | None = None  # epochs and steps that were done at the newest
         options = f"every={every!r}, every_seconds={every_seconds}, memory_every={memory_every}"
         self.acts_on_all_ranks = f"RankCheckpoint(prefix={prefix!r}, {options})"
@@ -144,10 +143,6 @@ class RankCheckpoint(Callback):
     def checkpoints(self) -> list[Path]:
         """The manifests of the complete checkpoints, oldest first."""
         return [self._directory / f"{found.name}.json" for found in folders.complete(self._directory, self._prefix)]
-
-    def meet(self, callbacks: list[keras.callbacks.Callback]) -> None:
-        """Is told all callbacks of the `fit` that begins."""
-        self._others = callbacks
 
     def on_train_begin(self, logs=None):
         self._writer.finish()  # what a fit that failed had begun
@@ -177,19 +172,16 @@ class RankCheckpoint(Callback):
         # With steps_per_execution Keras may count beyond the last step.
         done = min(batch + 1, self.params.get("steps") or batch + 1)
         num_steps, self._step = done - self._step, done
-        self._writer.complete_if_written()
-        if self._memory is not None:
-            self._memory.complete_if_written()
-        is_due = self._due.after(num_steps)
-        is_due_in_memory = self._due_in_memory.after(num_steps) and not (
-            self._memory is None or self._memory.is_writing
-        )
+        for each in filter(None, (self._writer, self._memory)):
+            each.complete_if_written()
+        is_due, memory = self._due.after(num_steps), self._memory
+        is_due_in_memory = memory is not None and self._due_in_memory.after(num_steps) and not memory.is_writing
         # A last step, and a stop, are followed by the epoch's end.
         if not (is_due or is_due_in_memory) or self._is_last_step() or self._is_stopped():
             return
         if is_due:
             self._due.restart()
-        writer = self._writer if is_due and not self._writer.is_writing else self._memory if is_due_in_memory else None
+        writer = self._writer if is_due and not self._writer.is_writing else memory if is_due_in_memory else None
         if writer is not None:
             self._save(writer, self._epoch, self._step)
             self._due_in_memory.restart()  # after one on the disk it would only repeat that
@@ -256,7 +248,7 @@ class RankCheckpoint(Callback):
             versions={"keras-par": VERSION, "keras": keras.__version__, "tensorflow": tf.__version__},
             files=[],
         )
-        states, complaint = callback_states.take(self._others)
+        states, complaint = callback_states.take(self._met)
         writer.begin(manifest, snapshot.take(self.model, grid, self._communicator.rank) | states, complaint)
 
 
@@ -303,16 +295,16 @@ class Best:
     SMALLER = re.compile(r"loss|error|mse|mae|entropy|divergence|perplexity|hinge")
 
     def __init__(self, monitor: str, mode: str):
+        is_larger, is_smaller = (bool(names.search(monitor)) for names in (self.LARGER, self.SMALLER))
         if mode not in ("auto", "min", "max"):
             raise ValueError(f"keras-par: RankCheckpoint(mode={mode!r}) is unknown, use 'auto', 'min' or 'max'.")
-        if mode == "auto" and bool(self.LARGER.search(monitor)) == bool(self.SMALLER.search(monitor)):
+        if mode == "auto" and is_larger == is_smaller:
             raise ValueError(
                 f"keras-par: RankCheckpoint(monitor={monitor!r}) does not tell whether less is better: "
                 "say mode='min' or mode='max'."
             )
-        self.monitor = monitor
-        self._larger = mode == "max" or (mode == "auto" and bool(self.LARGER.search(monitor)))
-        self.value: float | None = None
+        self.monitor, self.value = monitor, math.nan  # than which all is better
+        self._sign = 1 if mode == "max" or (mode == "auto" and is_larger) else -1
 
     def remember(self, monitored: list[list | None]) -> None:
         """Takes into account what checkpoints of an earlier run say."""
@@ -329,9 +321,7 @@ class Best:
                 "name one of these."
             )
         value = float(logs[self.monitor])
-        better = not math.isnan(value) and (
-            self.value is None or (value > self.value if self._larger else value < self.value)
-        )
+        better = value == value and not self._sign * value <= self._sign * self.value
         if better:
             self.value = value
         return better

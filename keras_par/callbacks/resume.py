@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import keras
-
 from keras_par.callbacks.callback import Callback
 from keras_par.checkpoint import callback_states, resume
 from keras_par.checkpoint.reader import Reader
@@ -61,12 +59,7 @@ class Resume(Callback):
         self._folder, self._prefix = Path(directory), prefix
         self.acts_on_all_ranks = f"Resume({str(directory)!r}, {prefix!r})"
         self._found: Reader | None = None
-        self._others: list[keras.callbacks.Callback] = []
         self.resumed_from: str | None = None
-
-    def meet(self, callbacks: list[keras.callbacks.Callback]) -> None:
-        """Is told all callbacks of the `fit` that begins."""
-        self._others = callbacks
 
     def on_train_begin(self, logs=None):
         communicator = world.current()
@@ -88,7 +81,7 @@ class Resume(Callback):
     def on_all_begun(self) -> None:
         """Gives the callbacks back what they remembered, after each has begun anew."""
         if self._found is not None:
-            callback_states.restore(self._others, self._found, world.current())
+            callback_states.restore(self._met, self._found, world.current())
 
     def on_epoch_begin(self, epoch, logs=None):
         if self._found is not None and self._found.manifest.step:

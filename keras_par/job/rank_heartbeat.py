@@ -47,7 +47,6 @@ class Heartbeat:
     def __init__(self, page: Page, notes: int | None):
         self.page, self._notes = page, notes
         self._step_began = self._loss_read = 0.0
-        self._has_trained = False  # a step of training was done
         page.image = image_of(os.getpid())
         page.pid, page.loss = os.getpid(), math.nan
         self.is_marked = False  # the step under way was traced with marks that tell its phases
@@ -87,7 +86,9 @@ class Heartbeat:
         try:
             yield
         except (KeyboardInterrupt, SystemExit) as error:  # of any other error `failures` tells
-            self._tell_leaving(error)
+            if not getattr(error, "_keras_par_told", False):
+                error._keras_par_told = True  # type: ignore[union-attr]
+                self.tell("leaving", user_line=last_line(error.__traceback__))  # it may be the script's end
             raise
         finally:
             page.call, phase, page.step, page.in_fit = before
@@ -108,12 +109,6 @@ class Heartbeat:
             where = "at the end of fit"
             self.tell("stopped", text=where)
             raise KeyboardInterrupt(f"keras-par: stopped by its user {where}")
-
-    def _tell_leaving(self, error: BaseException) -> None:
-        """Lets the launcher know where a call was that ends in what is no error, as it may be the script's end."""
-        if not getattr(error, "_keras_par_told", False):
-            error._keras_par_told = True  # type: ignore[attr-defined]
-            self.tell("leaving", user_line=last_line(error.__traceback__))
 
     def begin_epoch(self, epoch: int, step: int) -> None:
         """Notes the epoch that begins, from 0, and how many of its steps are done."""
@@ -144,16 +139,13 @@ class Heartbeat:
         """Notes that a step function has returned, and twice a second the loss in what it returned."""
         self.enter(CALLBACK)
         page = self.page
-        if not self._has_trained and CALLS[page.call] in TRAINING:
-            self._has_trained = True
+        if CALLS[page.call] not in TRAINING:
+            return
+        if not self._loss_read:
             self.tell("first_step")
-        if (
-            CALLS[page.call] in TRAINING
-            and page.phase_since - self._loss_read > LOSS_SECONDS
-            and isinstance(logs, dict)
-        ):
+        if page.phase_since - self._loss_read > LOSS_SECONDS:
             self._loss_read = page.phase_since
-            with contextlib.suppress(TypeError, ValueError):  # a loss that is no scalar
+            with contextlib.suppress(AttributeError, TypeError, ValueError):  # no logs, or a loss that is no scalar
                 page.loss = float(logs.get("loss", math.nan))
 
     @contextlib.contextmanager

@@ -94,8 +94,8 @@ def restore_together(original):
     """
 
     def replacement(self, logs=None):
-        run = runs.current()
-        if run is None or self.model is not run.model:
+        run = runs.current(self.model)
+        if run is None:
             original(self, logs)
             return
         model, communicator = run.model, run.communicator

@@ -236,9 +236,10 @@ class Run:
 _current: contextvars.ContextVar[Run | None] = contextvars.ContextVar("keras_par_run", default=None)
 
 
-def current() -> Run | None:
-    """The call of a trainer method that is under way on a bound model, None outside."""
-    return _current.get()
+def current(model: keras.Model | None = None) -> Run | None:
+    """The call of a trainer method that is under way on a bound model, or on this one; None outside."""
+    run = _current.get()
+    return run if model is None or (run is not None and run.model is model) else None
 
 
 @contextlib.contextmanager

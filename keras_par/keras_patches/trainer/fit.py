@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+from typing import Literal
 
 import keras
 from keras import tree
@@ -21,6 +22,8 @@ from keras_par.keras_patches.trainer import epoch_iterator as epochs
 from keras_par.keras_patches.trainer.custom_step import require_stock_makers
 from keras_par.keras_patches.trainer.fit_heartbeat import FitHeartbeat
 from keras_par.sharding import step as steps
+
+STEPS: dict[str, tuple[Literal["train", "test"], ...]] = {"fit": ("train", "test"), "evaluate": ("test",)}
 
 
 def compile_model(original):
@@ -78,13 +81,11 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
     require_stock_makers(model)
     if binding.communicator.rank != 0:  # one process prints once
         arguments["verbose"] = 0
-    outer = runs.current()
-    if kind == "fit":
-        reads = runs.reads_each_step(callbacks, "train") or runs.reads_each_step(callbacks, "test")
-    elif outer is not None and outer.model is model:
+    outer = runs.current(model)
+    if outer is not None and kind != "fit":
         reads = outer.logs_each_step  # as the ranks agreed on for the whole fit
     else:
-        reads = kind == "evaluate" and runs.reads_each_step(callbacks, "test")
+        reads = any(runs.reads_each_step(callbacks, mode) for mode in STEPS.get(kind, ()))
     shared = ("epochs", "initial_epoch", "steps_per_epoch", "steps", "validation_steps", "validation_freq")
     settings = {name: arguments[name] for name in shared if name in arguments}
     settings["steps_per_execution"] = model.steps_per_execution
@@ -94,7 +95,7 @@ def start(model: keras.Model, binding: bindings.Binding, kind: runs.Kind, argume
         settings["class_weight"] = plain_settings(arguments["class_weight"])
         settings["validation"] = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     run = runs.Run(model, binding, kind, settings, reads, callbacks)
-    if outer is not None and outer.model is model:
+    if outer is not None:
         run.heard = outer.heard  # a validation's input may be open already
     return run
 
@@ -176,8 +177,8 @@ def metrics_result(original):
     """Where `fit` and `evaluate` turn metrics into logs, the logs become those of all ranks' rows."""
 
     def replacement(self, logs):
-        run = runs.current()
-        if run is None or run.model is not self:
+        run = runs.current(self)
+        if run is None:
             return original(self, logs)
         if run.kind == "fit":
             average_state(run.binding.data, self)

@@ -18,10 +18,10 @@ from keras_par.keras_patches.step.batch_normalization import synchronized_layers
 from keras_par.keras_patches.step.number_kinds import keys_of_metrics
 from keras_par.keras_patches.table.keras_names import find
 from keras_par.keras_patches.table.replacements import TRAINER
-from keras_par.keras_patches.trainer import step_timing
 from keras_par.keras_patches.trainer.custom_step import shapes_explained, with_rows
 from keras_par.keras_patches.trainer.exactness_warnings import say_what_is_inexact, say_what_mixes_rows
 from keras_par.keras_patches.trainer.function_caches import FUNCTION
+from keras_par.keras_patches.trainer.step_timing import measured
 from keras_par.keras_patches.update.optimizer import losses_weighted
 from keras_par.sharding.collective_names import numbered
 from keras_par.sharding.step import Step
@@ -59,7 +59,7 @@ class Program:
         Where only the ranks know the numbers of rows, it costs one all-reduce of a number besides the step's own.
         """
         binding, model = self.binding, self.model
-        with binding.counted(self.method), step_timing.measured(model, self.method):
+        with binding.counted(self.method), measured(model, self.method) as num_trained:
             communicator = binding.data
             if not isinstance(data, KINDS):
                 data = cut(data, communicator.size, communicator.rank)
@@ -85,7 +85,8 @@ class Program:
             )
             if self.method == "train_step":
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
-                step_timing.count(model, total)
+            if num_trained is not None:
+                num_trained.assign_add(tf.cast(total, tf.int64))
             with binding.scope(), step.current(), guard, losses_weighted(getattr(model, "optimizer", None)):
                 logs = self.run(step, data.batch)
             say_what_mixes_rows(step)

@@ -27,7 +27,7 @@ def measure(model: keras.Model) -> tf.Variable:
         rows = tf.Variable(0, trainable=False, dtype=tf.int64)
         vars(model)[MEASURED] = rows, None  # not by setattr, which would track it
         if bindings.of(model) is None:  # its steps are no programs, which count their rows
-            model.train_function = model._make_function(counted(model))
+            model.train_function = model._make_function(counted(model, rows))
         else:
             model.make_train_function(force=True)
         vars(model)[MEASURED] = rows, model.train_function
@@ -42,30 +42,26 @@ def rows_of(model: keras.Model) -> tf.Variable | None:
 
 @contextlib.contextmanager
 def measured(model: keras.Model, method: str):
-    """Around a step of the model: in its graph collectives are timed if training is measured."""
-    heartbeat = rank_heartbeat.current()
+    """Around a step of the model, which is given what its rows are counted in; None if training is not measured.
+
+    In the graph of a measured step collectives are timed.
+    """
+    heartbeat, rows = rank_heartbeat.current(), rows_of(model) if method == "train_step" else None
     before = heartbeat.is_measured
-    heartbeat.is_measured = before or (method == "train_step" and rows_of(model) is not None)
+    heartbeat.is_measured = before or rows is not None
     try:
-        yield
+        yield rows
     finally:
         heartbeat.is_measured = before
 
 
-def count(model: keras.Model, num_rows: int | tf.Tensor) -> None:
-    """Counts the rows of a training step under way if training is measured."""
-    rows = rows_of(model)
-    if rows is not None:
-        rows.assign_add(tf.cast(num_rows, tf.int64))
-
-
-def counted(model: keras.Model):
+def counted(model: keras.Model, rows: tf.Variable):
     """The training step of a model without a strategy, with its rows counted."""
     train_step = model.train_step
 
     @functools.wraps(train_step)
     def counting(data):
-        count(model, num_rows(counting_part(data)))
+        rows.assign_add(tf.cast(num_rows(counting_part(data)), tf.int64))
         return train_step(data)
 
     return counting
