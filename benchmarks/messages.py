@@ -47,13 +47,11 @@ def measure() -> None:
     class Recording(CountedCommunicator):
         """Notes the kind, name and bytes of each collective, and if it is one of a graph."""
 
-        no_shared_memory = None  # which is noted here
-
-        def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
+        def issue(self, request, tensors):
             tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
             size = sum((tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors)
-            sent.append((kind, name, size, not tf.executing_eagerly()))
-            return collective(tensors)
+            sent.append((request.kind, request.name, size, not tf.executing_eagerly()))
+            return self.inner.issue(request, tensors)
 
         def _wrapped(self, group):
             return Recording(group)

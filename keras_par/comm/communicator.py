@@ -3,9 +3,9 @@
 import abc
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
@@ -35,6 +35,24 @@ COLLECTIVES = {
     "all_to_all": Collective(has_list=False, is_reduced=False),
     "broadcast": Collective(has_list=True, is_reduced=False),
 }
+
+
+class Request(NamedTuple):
+    """One collective, for which all ranks ask alike.
+
+    Args:
+        kind: one of `COLLECTIVES`.
+        name: of this one.
+        op: of an all-reduce.
+        sent_as: of what is reduced, see `Communicator.all_reduce`.
+        root_rank: of a broadcast.
+    """
+
+    kind: str
+    name: str
+    op: ReduceOp = "sum"
+    sent_as: tf.DType | None = None
+    root_rank: int = 0
 
 
 class Communicator(abc.ABC):
@@ -76,6 +94,9 @@ class Communicator(abc.ABC):
         return False
 
     @abc.abstractmethod
+    def issue(self, request: Request, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """What a collective makes of this rank's tensors; the methods below say what each kind does."""
+
     def all_reduce(
         self, tensors: Sequence[tf.Tensor], name: str, op: ReduceOp = "sum", sent_as: tf.DType | None = None
     ) -> list[tf.Tensor]:
@@ -89,26 +110,28 @@ class Communicator(abc.ABC):
 
         Costs one all-reduce of the tensors' total size as they are sent.
         """
+        return self.issue(Request("all_reduce", name, op, sent_as), tensors)
 
-    @abc.abstractmethod
     def all_gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Concatenates the ranks' `tensor` along dim 0, in rank order; the lengths of dim 0 may differ.
 
         Costs one all-gather, and one of the lengths.
         """
+        return self.issue(Request("all_gather", name), [tensor])[0]
 
     def all_gather_equal(self, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
         """As `all_gather` each of `tensors`, whose shapes are known while tracing and the same on all ranks.
 
         Costs an all-gather of each, through shared memory one of all.
         """
+        if self.gathers_at_once:
+            return self.issue(Request("all_gather_equal", name), tensors)
         return [self.all_gather(tensor, f"{name}.{i}") for i, tensor in enumerate(tensors)]
 
-    @abc.abstractmethod
     def all_to_all(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Sends the i-th of `size` equal parts of dim 0 to rank i and concatenates what arrives, in rank order."""
+        return self.issue(Request("all_to_all", name), [tensor])[0]
 
-    @abc.abstractmethod
     def reduce_scatter(
         self, tensors: Sequence[tf.Tensor], name: str, sent_as: tf.DType | None = None
     ) -> list[tf.Tensor]:
@@ -123,10 +146,11 @@ class Communicator(abc.ABC):
 
         Costs one reduce-scatter of the tensors' total size as they are sent.
         """
+        return self.issue(Request("reduce_scatter", name, sent_as=sent_as), tensors)
 
-    @abc.abstractmethod
     def broadcast(self, tensors: Sequence[tf.Tensor], name: str, root_rank: int = 0) -> list[tf.Tensor]:
         """Gives every rank the root's `tensors` (equal shapes and dtypes on all ranks). One broadcast each."""
+        return self.issue(Request("broadcast", name, root_rank=root_rank), tensors)
 
     @abc.abstractmethod
     def group(self, groups: Sequence[Sequence[int]]) -> "Communicator":
@@ -179,10 +203,10 @@ class Communicator(abc.ABC):
 
 
 def cast_to_send(
-    collective: Callable[[list[tf.Tensor]], list[tf.Tensor]], tensors: Sequence[tf.Tensor], sent_as: tf.DType
+    communicator: Communicator, request: Request, tensors: Sequence[tf.Tensor], sent_as: tf.DType
 ) -> list[tf.Tensor]:
-    """What `collective` makes of the tensors in another dtype, in their own."""
-    results = collective([tf.cast(tensor, sent_as) for tensor in tensors])
+    """What a collective makes of tensors that are cast to be sent, in their own dtypes."""
+    results = communicator.issue(request._replace(sent_as=None), [tf.cast(tensor, sent_as) for tensor in tensors])
     return [tf.cast(result, tensor.dtype) for result, tensor in zip(results, tensors, strict=True)]
 
 

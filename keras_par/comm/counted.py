@@ -35,21 +35,16 @@ class CountedCommunicator(WrappedCommunicator):
         super().__init__(inner)
         self.calls: list[Call] = [] if calls is None else calls
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
+    def issue(self, request, tensors):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        sizes = [num_bytes(tensor, sent_as) for tensor in tensors]
+        sizes = [num_bytes(tensor, request.sent_as) for tensor in tensors]
         known = [size for size in sizes if size is not None]
         total = sum(known) if len(known) == len(sizes) else None
         shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
-        route = self.inner.route(kind, tensors, op)
-        kind = kind.removesuffix("_equal")
-        self.calls.append(Call(kind, name, total, shapes, self.ranks, *call_site.current(), route))
-        return collective(tensors)
-
-    def all_gather_equal(self, tensors, name):
-        if self.inner.gathers_at_once:
-            return super().all_gather_equal(tensors, name)
-        return Communicator.all_gather_equal(self, tensors, name)  # one by one, each counted
+        route = self.inner.route(request.kind, tensors, request.op)
+        kind = request.kind.removesuffix("_equal")
+        self.calls.append(Call(kind, request.name, total, shapes, self.ranks, *call_site.current(), route))
+        return self.inner.issue(request, tensors)
 
     def _wrapped(self, group):
         return CountedCommunicator(group, self.calls)

@@ -2,13 +2,14 @@
 
 import importlib.metadata
 import os
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from keras_par.base.addresses import require_own_address
 from keras_par.comm.agreement import AgreedRuntimeError
-from keras_par.comm.communicator import Communicator, cast_to_send
+from keras_par.comm.communicator import COLLECTIVES, Communicator, Request, cast_to_send
 from keras_par.comm.solo import SoloCommunicator
 
 
@@ -74,20 +75,39 @@ class HorovodCollectives(Communicator):
         self._common = {"ignore_name_scope": True, "process_set": process_set}
         self._device: str | None = "cpu"  # NCCL refuses ranks that share a GPU; None leaves the choice to TensorFlow
 
-    def all_reduce(self, tensors, name, op="sum", sent_as=None):
+    def issue(self, request, tensors):
+        kind, name, op, sent_as, _ = request
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        if sent_as == tf.bfloat16 and op == "sum":
-            return self._sum_as_bfloat16(tensors, name)
-        if sent_as is not None or tensors[0].dtype == tf.bfloat16:  # which is not among Horovod's types
-            return cast_to_send(lambda given: self.all_reduce(given, name, op), tensors, sent_as or tf.float32)
-        options = {"name": name, "op": self._op[op], **self._common}
+        if kind == "all_gather_equal":
+            return [self.all_gather(tensor, f"{name}.{i}") for i, tensor in enumerate(tensors)]
+        if COLLECTIVES[kind].is_reduced:
+            if kind == "all_reduce" and op == "sum" and sent_as == tf.bfloat16:
+                return self._sum_as_bfloat16(tensors, name)
+            if sent_as is not None or tensors[0].dtype == tf.bfloat16:  # which is not among Horovod's types
+                return cast_to_send(self, request, tensors, sent_as or tf.float32)
+        elif kind == "all_gather" and tensors[0].dtype == tf.bfloat16:
+            [rows] = self.issue(request, [tf.bitcast(tensors[0], tf.uint16)])
+            return [tf.bitcast(rows, tf.bfloat16)]
+        return self._call(self._operation(request), request, tensors)
 
-        def operation(*tensors):
-            if len(tensors) == 1:
-                return [self._ops._allreduce(tensors[0], **options)]
-            return self._ops._grouped_allreduce(list(tensors), **options)
+    def _operation(self, request: Request) -> Callable[..., list[tf.Tensor]]:
+        """What Horovod has for a request, as a function of tensors."""
+        kind, name, op, _, root_rank = request
+        ops, common = self._ops, self._common
 
-        return self._call(operation, ("all_reduce", name, op), tensors)
+        def reduction(one: Callable, several: Callable) -> Callable[..., list[tf.Tensor]]:
+            options = {"name": name, "op": self._op[op], **common}
+            return lambda *each: [one(*each, **options)] if len(each) == 1 else several(list(each), **options)
+
+        if kind == "all_reduce":
+            return reduction(ops._allreduce, ops._grouped_allreduce)
+        if kind == "reduce_scatter":
+            return reduction(ops._reducescatter, ops._grouped_reducescatter)
+        if kind == "broadcast":
+            root = self.ranks[root_rank]
+            return lambda *each: [ops.broadcast(t, root, name=f"{name}.{i}", **common) for i, t in enumerate(each)]
+        one = {"all_gather": ops.allgather, "all_to_all": ops.alltoall}[kind]
+        return lambda tensor: [one(tensor, name=name, **common)]
 
     def _sum_as_bfloat16(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         """Sums in float32 what is sent as bfloat16, a type that Horovod's all-reduce does not know.
@@ -110,45 +130,8 @@ class HorovodCollectives(Communicator):
             for piece, tensor in zip(tf.split(result, lengths), tensors, strict=True)
         ]
 
-    def all_gather(self, tensor, name):
-        if tensor.dtype == tf.bfloat16:
-            return tf.bitcast(self.all_gather(tf.bitcast(tensor, tf.uint16), name), tf.bfloat16)
-
-        def operation(tensor):
-            return [self._ops.allgather(tensor, name=name, **self._common)]
-
-        return self._call(operation, ("all_gather", name), [tensor], any_length=True)[0]
-
-    def all_to_all(self, tensor, name):
-        def operation(tensor):
-            return [self._ops.alltoall(tensor, name=name, **self._common)]
-
-        return self._call(operation, ("all_to_all", name), [tensor], any_length=True)[0]
-
-    def reduce_scatter(self, tensors, name, sent_as=None):
-        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        if sent_as is not None or tensors[0].dtype == tf.bfloat16:
-            return cast_to_send(lambda given: self.reduce_scatter(given, name), tensors, sent_as or tf.float32)
-        options = {"name": name, "op": self._op["sum"], **self._common}
-
-        def operation(*tensors):
-            if len(tensors) == 1:
-                return [self._ops._reducescatter(tensors[0], **options)]
-            return self._ops._grouped_reducescatter(list(tensors), **options)
-
-        return self._call(operation, ("reduce_scatter", name), tensors)
-
-    def broadcast(self, tensors, name, root_rank=0):
-        def operation(*tensors):
-            return [
-                self._ops.broadcast(tensor, self.ranks[root_rank], name=f"{name}.{i}", **self._common)
-                for i, tensor in enumerate(tensors)
-            ]
-
-        return self._call(operation, ("broadcast", name, root_rank), tensors)
-
-    def _call(self, operation, key: tuple, tensors, any_length: bool = False) -> list[tf.Tensor]:
-        """What `operation` makes of the tensors; eagerly, by a function traced once for each key and type.
+    def _call(self, operation: Callable, request: Request, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """What `operation` makes of the tensors; eagerly, by a function traced once for each request and type.
 
         TensorFlow drops the names of operations that run eagerly, so that Horovod would join calls of different
         names on different ranks, in silence. A traced one keeps its name. It costs some 7 ms the first time.
@@ -156,14 +139,14 @@ class HorovodCollectives(Communicator):
         if not tf.executing_eagerly():
             with tf.device(self._device):
                 return operation(*tensors)
-        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        any_length = not COLLECTIVES[request.kind].has_list
         shapes = [[None, *tensor.shape[1:]] if any_length else tensor.shape for tensor in tensors]
         specs = tuple(tf.TensorSpec(shape, tensor.dtype) for shape, tensor in zip(shapes, tensors, strict=True))
-        if (key, specs) not in self._traced:
+        if (request, specs) not in self._traced:
             with tf.device(self._device):
                 function = tf.function(operation, input_signature=specs, autograph=False)
-                self._traced[key, specs] = function.get_concrete_function()
-        return list(self._traced[key, specs](*tensors))
+                self._traced[request, specs] = function.get_concrete_function()
+        return list(self._traced[request, specs](*tensors))
 
     def group(self, groups):
         raise RuntimeError("keras-par: a group of ranks has no groups of its own: ask the job's communicator.")

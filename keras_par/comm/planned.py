@@ -25,26 +25,19 @@ class PlannedCommunicator(Communicator):
         self.rank, self.size = self.ranks.index(rank), len(self.ranks)
         self.local_rank, self.local_size = self.rank, self.size
 
-    def all_reduce(self, tensors, name, op="sum", sent_as=None):
-        return [tf.identity(tensor) for tensor in tensors]
+    def issue(self, request, tensors):
+        make = {
+            "all_gather": self._gathered,
+            "all_gather_equal": lambda tensor: tf.concat([tensor] * self.size, 0),
+            "reduce_scatter": lambda tensor: tensor[part_of(tensor.shape[0], self.size, self.rank)],
+        }.get(request.kind, tf.identity)
+        return list(map(make, tensors))
 
-    def all_gather(self, tensor, name):
+    def _gathered(self, tensor: tf.Tensor) -> tf.Tensor:
         gathered = tf.concat([tensor] * self.size, 0)
         if tf.executing_eagerly():
             return gathered
         return tf.compat.v1.placeholder_with_default(gathered, [None, *tensor.shape[1:]])  # others may be longer
-
-    def all_gather_equal(self, tensors, name):
-        return [tf.concat([tensor] * self.size, 0) for tensor in tensors]
-
-    def all_to_all(self, tensor, name):
-        return tf.identity(tensor)
-
-    def reduce_scatter(self, tensors, name, sent_as=None):
-        return [tensor[part_of(tensor.shape[0], self.size, self.rank)] for tensor in tensors]
-
-    def broadcast(self, tensors, name, root_rank=0):
-        return [tf.identity(tensor) for tensor in tensors]
 
     def group(self, groups):
         return PlannedCommunicator(next(ranks for ranks in groups if self._own in ranks), self._own)

@@ -18,13 +18,11 @@ class ReplicatedCommunicator(WrappedCommunicator):
         super().__init__(inner)
         self.replicas = replicas
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
-        results = collective(tensors)
-        return (
-            self.replicas.all_reduce(results, f"{name}.replicas", sent_as=sent_as)
-            if kind == "reduce_scatter"
-            else results
-        )
+    def issue(self, request, tensors):
+        results = self.inner.issue(request, tensors)
+        if request.kind != "reduce_scatter":
+            return results
+        return self.replicas.all_reduce(results, f"{request.name}.replicas", sent_as=request.sent_as)
 
     def _wrapped(self, group):
         return group

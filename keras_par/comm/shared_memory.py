@@ -67,12 +67,13 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         """True where these ranks share some."""
         return self._library is not None
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
+    def issue(self, request, tensors):
+        kind, name, op, sent_as, root_rank = request
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.route(kind, tensors, op) == "horovod":
-            return collective(tensors)
+            return self.inner.issue(request, tensors)
         if must_be_cast(tensors, op, sent_as):
-            return cast_to_send(lambda given: self._pass(kind, name, collective, given, op), tensors, sent_as)
+            return cast_to_send(self, request, tensors, sent_as)
         assert self._library is not None
         option = OPS.index(op) if kind == "all_reduce" else root_rank
         in_memory = (sent_as or tensors[0].dtype) if COLLECTIVES[kind].is_reduced else None

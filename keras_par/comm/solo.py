@@ -11,19 +11,7 @@ class SoloCommunicator(Communicator):
     rank = local_rank = 0
     size = local_size = 1
 
-    def all_reduce(self, tensors, name, op="sum", sent_as=None):
-        return list(tensors)
-
-    def all_gather(self, tensor, name):
-        return tensor
-
-    def all_to_all(self, tensor, name):
-        return tensor
-
-    def reduce_scatter(self, tensors, name, sent_as=None):
-        return list(tensors)
-
-    def broadcast(self, tensors, name, root_rank=0):
+    def issue(self, request, tensors):
         return list(tensors)
 
     def group(self, groups):

@@ -32,12 +32,13 @@ class TwoLevelCommunicator(SharedMemoryCommunicator):
         is_sum = kind == "all_reduce" and op == "sum" and all(tensor.dtype in DTYPES for tensor in tensors)
         return "two_levels" if is_sum and not tf.executing_eagerly() else "horovod"
 
-    def all_reduce(self, tensors, name, op="sum", sent_as=None):
+    def issue(self, request, tensors):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        if self.route("all_reduce", tensors, op) == "horovod":
-            return self.inner.all_reduce(tensors, name, op, sent_as)
-        if sent_as is not None:
-            return cast_to_send(lambda given: self.all_reduce(given, name), tensors, sent_as)
+        if self.route(request.kind, tensors, request.op) == "horovod":
+            return self.inner.issue(request, tensors)
+        if request.sent_as is not None:
+            return cast_to_send(self, request, tensors, request.sent_as)
+        name = request.name
 
         @tf.custom_gradient
         def call(*given):

@@ -144,8 +144,8 @@ clock = StepClock()
 class TimedCommunicator(WrappedCommunicator):
     """The job's communicator: passes every collective to `inner`, while the clock knows that this rank is in it."""
 
-    def _pass(self, kind, name, collective, tensors, op="sum", sent_as=None, root_rank=0):
-        return clock.timed(name, collective, tensors)
+    def issue(self, request, tensors):
+        return clock.timed(request.name, functools.partial(self.inner.issue, request), tensors)
 
     def all_gather_object(self, value, name):
         with rank_heartbeat.current().collective(name):  # which its messages are not called
