@@ -72,11 +72,20 @@ def worker(args: argparse.Namespace) -> None:
     parts: dict[str, tuple[Callable, bool]] = {
         "random numbers, even batches": (drawing(True), False),
         "random numbers, unknown sizes": (drawing(False), False),
-        "weights compared, twice an epoch": (looking(f"{SEAM}.together.run.require_same_weights", nothing), False),
+        "weights compared, twice an epoch": (
+            looking(f"{SEAM}.coordination.fit_call.require_same_weights", nothing),
+            False,
+        ),
         "a metric of one's own noted": (noting, False),
-        "losses looked at, once": (looking(f"{SEAM}.call.probe.look", unlooked), True),
-        "an own step's losses looked at, once": (looking(f"{SEAM}.call.probe.look", unlooked, own="step"), True),
-        "an own layer's outputs looked at, once": (looking(f"{SEAM}.call.probe.look", unlooked, own="layer"), True),
+        "losses looked at, once": (looking(f"{SEAM}.trainer.scalar_probe.probe_first_batch", unlooked), True),
+        "an own step's losses looked at, once": (
+            looking(f"{SEAM}.trainer.scalar_probe.probe_first_batch", unlooked, own="step"),
+            True,
+        ),
+        "an own layer's outputs looked at, once": (
+            looking(f"{SEAM}.trainer.scalar_probe.probe_first_batch", unlooked, own="layer"),
+            True,
+        ),
     }
     measured = [
         compared(what, make, args.steps, args.rounds, fresh)
@@ -91,7 +100,11 @@ def drawing(even: bool) -> Callable:
     """Makes fits of a model with dropout, with this rank's rows of one process's numbers, or numbers of its own."""
 
     def make(steps: int, is_with: bool) -> Callable[[], float]:
-        patch = contextlib.nullcontext if is_with else lambda: mock.patch(f"{SEAM}.call.program.batch_rows", nothing)
+        patch = (
+            contextlib.nullcontext
+            if is_with
+            else lambda: mock.patch(f"{SEAM}.trainer.step_program.batch_rows", nothing)
+        )
         return timed(lambda: network(dropout=0.2), batches(steps, even), patch)
 
     return make
@@ -99,7 +112,7 @@ def drawing(even: bool) -> Callable:
 
 def noting(steps: int, is_with: bool) -> Callable[[], float]:
     """Makes fits with a metric of the user's own, whose arguments each step keeps on rank 0, or does not."""
-    note = f"{SEAM}.together.metric_probe.MetricProbe.note"
+    note = f"{SEAM}.coordination.metric_probe.MetricProbe.note"
     patch = contextlib.nullcontext if is_with else lambda: mock.patch(note, nothing)
     return timed(lambda: network(metrics=[spread]), batches(steps, True), patch)
 

@@ -227,7 +227,9 @@ def kinds(model: keras.Model) -> dict[str, str]:
     from keras_par.keras_patches.step.batch_loss import kind_of
 
     losses = model._compile_loss._flat_losses
-    return {name: kind_of(each.loss, bound(model).kinds_of_losses) for name, each in zip(LOSSES, losses, strict=True)}
+    return {
+        name: kind_of(each.loss, bound(model).kinds_of_losses, 2) for name, each in zip(LOSSES, losses, strict=True)
+    }
 
 
 class Deviation(layers.Layer):

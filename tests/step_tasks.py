@@ -36,9 +36,9 @@ def train(name: str, distributed: bool) -> dict:
 
 def judge(losses: list[tuple[float, float, float]]) -> list[str | None]:
     """What losses of a batch and its halves, drawn with random numbers and taken for means, are said to be."""
-    from keras_par.keras_patches.trainer.half_batches import NEAR, judged
+    from keras_par.keras_patches.trainer.scalar_graph import NEAR, judged
 
-    return [judged(*each, NEAR) for each in losses]
+    return [judged(NEAR, *each) for each in losses]
 
 
 def complaint(kind: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from keras_par.base.backend import keras_backend
 from keras_par.cluster import environment
 
-PROBE_SECONDS = 120  # loading TensorFlow takes 5 seconds from a local disk, and a minute from a slow shared one
+LOAD_SECONDS = 120  # loading TensorFlow takes 5 seconds from a local disk, and a minute from a slow shared one
 DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
     "keras": ("keras",),
@@ -105,7 +105,7 @@ def mpi_version(mpirun: str | None) -> str | None:
             env=job_environment(mpirun),
             capture_output=True,
             text=True,
-            timeout=PROBE_SECONDS,
+            timeout=LOAD_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -115,11 +115,11 @@ def mpi_version(mpirun: str | None) -> str | None:
     return first.removeprefix("mpirun (").replace("Open MPI)", "Open MPI")
 
 
-def load(mpirun: str | None, seconds: float = PROBE_SECONDS) -> Loaded:
+def load(mpirun: str | None, seconds: float = LOAD_SECONDS) -> Loaded:
     """Loads TensorFlow and Horovod in a process of its own, which is killed after `seconds`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "keras_par.job.probe"],
+            [sys.executable, "-m", "keras_par.job.load_libraries"],
             env=job_environment(mpirun),
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -137,7 +137,7 @@ def load(mpirun: str | None, seconds: float = PROBE_SECONDS) -> Loaded:
 
 
 def understand(output: str, errors: str, ending: str) -> Loaded:
-    """What the probe's output means, when it ended as `ending` says."""
+    """What its output means, when it ended as `ending` says."""
     facts: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith("{"):

@@ -188,7 +188,7 @@ def place(what: str) -> tuple[Communicator | None, Callable[[str], str]]:
     if step is None and not world.is_started():
         return None, numbered
     group = world.current() if step is None else step.communicator
-    if group.size == 1 and (step is None or step.probe is None):  # what probes a step asks if it needs others
+    if group.size == 1 and (step is None or step.probed is None):  # a probe asks if it needs others
         return None, numbered
     if is_in_loop():
         raise ValueError(

@@ -14,15 +14,19 @@ class LossUnknown(BaseException):
     """Ends the first trace of a step at a loss that must be looked at; a step's own `except Exception` lets it pass."""
 
 
-class Probe:
-    """Scalars of a step that is only looked at: losses of which it takes gradients, and numbers that it only shows.
+class Probed:
+    """What a probe that runs a step finds: losses of which it takes gradients, and numbers that it only shows.
 
     Numbers have keys, of which one may have several.
+
+    Args:
+        kinds_of_losses: where it is noted what losses of `compile` give, by their `id`s; None if that is not asked.
     """
 
-    def __init__(self):
+    def __init__(self, kinds_of_losses: dict[int, Any] | None = None):
         self.losses: list[tf.Tensor] = []
         self.numbers: list[tuple[tuple[str, ...], Any]] = []
+        self.kinds_of_losses = kinds_of_losses
 
 
 class Step:
@@ -37,11 +41,10 @@ class Step:
         compiled: True inside a function that XLA compiles, where no collective can be.
         rows: where this rank's rows lie, for its random numbers; None if each rank draws what is asked for.
         captured: where an optimizer's apply leaves its arguments instead of acting on them; None if it acts.
-        probe: where scalars are noted while the step is only looked at.
+        probed: what a probe that runs the step finds.
         first_trace: how many functions of TensorFlow's the step itself is, 1 or 0, while nobody has looked at losses,
             so that one that is not known ends its trace; None later.
         communicator: the ranks that have other rows, if not those of the binding.
-        kinds_of_losses: where it is noted what losses give, while a probe tries them; by their `id`s.
         method: the name of the model's method that it is.
         keys_of_metrics: under which what metrics are updated by is known, by the metrics' ids.
         is_blind: True if nobody can look at its scalars, which is said if they are not known from its trace.
@@ -56,9 +59,8 @@ class Step:
         compiled: bool = False,
         rows=None,
         captured: list[tuple] | None = None,
-        probe: "Probe | None" = None,
+        probed: Probed | None = None,
         communicator: Communicator | None = None,
-        kinds_of_losses: dict | None = None,
         first_trace: int | None = None,
         method: str = "",
         keys_of_metrics: dict[int, tuple[str, ...]] | None = None,
@@ -71,7 +73,7 @@ class Step:
         self.rows = rows
         self.is_stock = False  # inside Keras's own train_step or test_step, not one of the user's
         self.targets: list[tf.Tensor] = []  # losses weighted and scaled, whose gradients are reduced by apply
-        self.captured, self.probe, self.kinds_of_losses = captured, probe, kinds_of_losses
+        self.captured, self.probed = captured, probed
         self.first_trace, self.method, self.is_blind = first_trace, method, is_blind
         self.keys_of_metrics = keys_of_metrics or {}
         self.handled: list[tf.Tensor] = []  # what Keras's own losses gave: those of the batch's rows as they are

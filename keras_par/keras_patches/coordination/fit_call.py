@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import keras
@@ -64,7 +64,8 @@ class Run:
         self.logs_each_step = logs_each_step
         self.callbacks = callbacks or []
         self.heard: list[dict[str, str | None]] = []
-        self.weights: metrics.LogWeights | None = None  # in the newest logs of a step of the user's own
+        # What the number at a place in the newest logs of a step of the user's own counts on this rank.
+        self.weight_of: Callable[[tuple[str, ...]], float] | None = None
         self._started = False
         self._complaints: dict[str, str] = {}  # of its inputs, with what to do
 
@@ -161,7 +162,7 @@ class Run:
     def global_logs(self, logs, keeps_own: bool = False):
         """The logs of all ranks' rows, which the metrics hold from now on, until the next step.
 
-        Logs that are no results of metrics, as a training step of the user's own may return, are combined by `weights`.
+        Logs that are no results of metrics, as a step of the user's own may return, are combined by `weight_of`.
         Costs one all-reduce for each dtype of the metrics' state, and one for numbers that are no results.
 
         Args:
@@ -170,7 +171,7 @@ class Run:
         model, communicator, states = self.model, self.binding.data, self.binding.metric_states
         before = states.join(communicator, model)
         copies.share(self.binding.mesh, [variable for variable, _ in before])
-        result = metrics.metrics_to_logs(model, logs) if self.weights is None else logs
+        result = metrics.metrics_to_logs(model, logs) if self.weight_of is None else logs
         if result is not logs:
             result = keras.tree.map_structure(metrics.value_now, result)
         else:
@@ -178,16 +179,12 @@ class Run:
             with kept([variable for variable, _ in before]):
                 assign(before)
                 own = metrics.results_by_name(model)
-            result = metrics.combined(self.communicator, logs, own, everywhere, self._weights_of_ranks())
+            share = self.binding.data.size / self.communicator.size  # of what ranks with the same rows count
+            weight_of = self.weight_of or (lambda place: 1 / self.binding.data.size)
+            result = metrics.combined(self.communicator, logs, own, everywhere, lambda place: share * weight_of(place))
         if keeps_own and before:
             states.put_back(before)
         return result
-
-    def _weights_of_ranks(self) -> metrics.LogWeights:
-        """What numbers in the newest logs count on this rank, where others may have the same rows."""
-        if self.weights is None:
-            return metrics.averaged(self.communicator.size)
-        return self.weights._replace(times=self.binding.data.size / self.communicator.size)
 
     def everywhere(self, logs):
         """The logs of all ranks' rows of those that a callback is given. Costs what `global_logs` does, or nothing."""

@@ -59,8 +59,8 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         share_global_seed(binding.communicator)
     elif not binding.prepared:
         allow_other_weights(binding, model)
-    if binding.probe is None and not only_predict:
-        binding.probe = MetricProbe(model, binding)
+    if binding.metric_probe is None and not only_predict:
+        binding.metric_probe = MetricProbe(model, binding)
     binding.prepared = not only_predict
 
 

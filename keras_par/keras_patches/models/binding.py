@@ -15,7 +15,6 @@ from keras_par.comm.communicator import Communicator
 from keras_par.comm.counted import Call, CountedCommunicator
 from keras_par.keras_patches.models.layer_recompute import recompute
 from keras_par.keras_patches.step.metric_states import MetricStates
-from keras_par.keras_patches.step.number_kinds import NumberKinds
 from keras_par.keras_patches.variables.layer_outputs import OutputRow, outputs_noted
 from keras_par.keras_patches.variables.layouts import layout_of, mesh_of
 from keras_par.keras_patches.variables.sharded_variable import MADE_UNDER
@@ -48,13 +47,13 @@ class Binding:
         self.probed: set[str] = set()  # methods whose first batch was looked at
         self.kinds_of_losses: dict[int, Any] = {}  # by the `id`s of losses that are not Keras's, the same on all ranks
         self.sums_losses = False  # losses of the user's own were found to be sums over rows
-        self.numbers = NumberKinds()  # of own steps
+        self.numbers: dict[str, dict[Any, Reduction]] = {}  # what those of own steps are, by methods and keys
         self.said: set[str] = set()  # sentences about its steps that were logged
         self.announced = False  # how it trains was said
         self.collectives: dict[str, list[Call]] = {}  # of the steps traced, by the method's name
         self.outputs: dict[str, list[OutputRow]] = {}  # the same
         self.metric_states = MetricStates()
-        self.probe: Any = None  # the MetricProbe, once the model's metrics are built
+        self.metric_probe: Any = None  # once the model's metrics are built
         self._own_functions: dict[str, Any] = dict.fromkeys(FUNCTIONS)  # those made and used on this rank alone
 
     @property

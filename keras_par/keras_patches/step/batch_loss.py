@@ -1,7 +1,6 @@
 """Computes on every rank, of the rows of all, a loss that looks across the rows of a batch, as one process would."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,15 +12,12 @@ from keras.src import backend
 from keras_par.comm.differentiable import first_row
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.keras_patches.inputs.gather_outputs import gather_rows
-from keras_par.keras_patches.inputs.shards import num_rows
+from keras_par.keras_patches.inputs.row_parts import num_rows
+from keras_par.keras_patches.step.halves import combinations, of_halves, orders, rows_of
+from keras_par.keras_patches.step.known_losses import Kind, own_kind
 from keras_par.sharding import step as steps
 from keras_par.sharding.collective_names import numbered
 
-# What `Loss.call` gives: a value for each row, which other rows have no part in; the mean of such, or their sum; or
-# something else, for which it needs the whole batch.
-Kind = Literal["rows", "mean", "sum", "batch"]
-
-CUT_BY_AXIS = {keras.losses.dice: None, keras.losses.tversky: None, keras.losses.cosine_similarity: -1}
 ROUNDING = 100  # how many units of rounding values of the same rows may differ by
 
 
@@ -36,8 +32,8 @@ def call(original):
         step = steps.current()
         if step is None or isinstance(step, Whole):
             return original(self, y_true, y_pred, sample_weight)
-        if step.kinds_of_losses is not None:
-            step.kinds_of_losses[id(self)] = tried(self, y_true, y_pred)
+        if step.probed is not None and step.probed.kinds_of_losses is not None:
+            step.probed.kinds_of_losses[id(self)] = tried(self, y_true, y_pred)
         loss = of_rows(self, step, y_true, y_pred, sample_weight)
         if (step.first_trace is not None or step.is_blind) and (
             own_kind(self) or id(self) in step.binding.kinds_of_losses
@@ -46,7 +42,8 @@ def call(original):
         return loss
 
     def of_rows(self, step, y_true, y_pred, sample_weight):
-        kind = kind_of(self, step.binding.kinds_of_losses)
+        num_dims = tf.TensorShape(getattr(y_pred, "shape", None)).rank
+        kind = kind_of(self, step.binding.kinds_of_losses, num_dims or 0)
         if kind == "rows":
             return original(self, y_true, y_pred, sample_weight)
         is_weighted = sample_weight is not None or backend.get_keras_mask(y_pred) is not None
@@ -140,63 +137,33 @@ def named(kind: str) -> str:
     return numbered(f"loss.{kind}")
 
 
-def kind_of(loss: Loss, tried_before: dict[int, Kind]) -> Kind:
-    """What a loss gives: what is known of Keras's own, else what `tried` has found."""
-    return own_kind(loss) or tried_before.get(id(loss), "rows")
-
-
-def own_kind(loss: Loss) -> Kind | None:
-    """What a loss of Keras's making gives, None for others."""
-    function = getattr(loss, "fn", None)
-    if not all(getattr(each, "__module__", "").startswith("keras.src.losses.") for each in (type(loss), function)):
-        return None
-    if function is keras.losses.circle:
-        return "batch"
-    if function not in CUT_BY_AXIS:
-        return "rows"
-    axis = loss._fn_kwargs.get("axis", CUT_BY_AXIS[function])
-    axes = axis if isinstance(axis, (tuple, list)) else [axis]
-    return "batch" if None in axes or 0 in axes else "rows"
+def kind_of(loss: Loss, found: dict[int, Kind], num_dims: int) -> Kind:
+    """What a loss gives: what is known of Keras's own, else what a probe has found; its outputs have `num_dims`."""
+    return own_kind(loss, num_dims) or found.get(id(loss), "rows")
 
 
 def tried(loss: Loss, y_true: Any, y_pred: Any) -> Kind:
-    """What a loss gives, found by giving it some rows of a batch at once and in two parts, twice.
+    """What a loss gives, found by giving it rows of a batch at once and in halves, in two orders.
 
-    A loss that fails or gives no number for a part is taken for one that needs the whole batch.
+    A loss that fails or gives no number for a half is taken for one that needs the whole batch.
     """
-    leaves = tree.flatten((y_true, y_pred))
-    num_rows = next((leaf.shape[0] for leaf in leaves if leaf.shape.rank), 0)
+    given = (y_true, y_pred)
+    num_rows = next((leaf.shape[0] for leaf in tree.flatten(given) if leaf.shape.rank), 0)
 
-    def value(rows: slice) -> np.ndarray:
-        given = tree.map_structure(
-            lambda leaf: keras.ops.convert_to_tensor(leaf[rows] if leaf.shape.rank else leaf, dtype=loss.dtype),
-            (y_true, y_pred),
+    def value(rows: np.ndarray) -> np.ndarray:
+        cut = tree.map_structure(
+            lambda leaf: keras.ops.convert_to_tensor(leaf, loss.dtype), rows_of(given, num_rows, rows)
         )
-        return keras.ops.convert_to_numpy(loss.call(*given))
+        return keras.ops.convert_to_numpy(loss.call(*cut))
 
     try:
-        whole = value(slice(num_rows))
-        cuts = {num_rows // 2, num_rows // 3} - {0}
-        parts = [(cut / num_rows, value(slice(cut)), value(slice(cut, num_rows))) for cut in cuts]
+        values = [of_halves(value, rows) for rows in orders(num_rows)]
     except Exception:  # code of the user's own, which may need another number of rows
         return "batch"
-    found: list[tuple[Kind, Callable]] = [
-        ("rows", lambda share, first, second: np.concatenate([first, second])),
-        ("mean", lambda share, first, second: share * first + (1 - share) * second),
-        ("sum", lambda share, first, second: first + second),
-    ]
-    fitting = [
-        kind
-        for kind, made_of in found
-        if (kind == "rows") == bool(whole.ndim) and all(alike(whole, made_of, *part) for part in parts)
-    ]
-    return fitting[0] if parts and fitting else "batch"
-
-
-def alike(whole: np.ndarray, made_of: Callable, share: float, first: np.ndarray, second: np.ndarray) -> bool:
-    """True if these values of all rows are what is made of those of both parts."""
-    if first.ndim != whole.ndim or not np.any(whole):
-        return False
-    parts = made_of(share, first, second)
-    tolerance = ROUNDING * np.finfo(whole.dtype).eps * np.max(np.abs(whole))
-    return parts.shape == whole.shape and bool(np.all(np.abs(parts - whole) <= tolerance))
+    whole = values[0][0]
+    among: list[Kind] = ["mean", "sum"] if whole.ndim == 0 else ["rows"]
+    if not (np.any(whole) and np.all(np.isfinite(whole))):
+        return "batch"
+    close = ROUNDING * np.finfo(whole.dtype).eps
+    fitting = [kind for kind in among if all(kind in combinations(*each, close, among) for each in values)]
+    return fitting[0] if len(fitting) == 1 else "batch"

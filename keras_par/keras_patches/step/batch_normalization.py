@@ -35,7 +35,7 @@ def moments(original):
             custom_loop.note_normalized(self.path)
         if step is None or not step.binding.is_distributed or not is_synchronized(self, step.binding.options):
             return original(self, inputs, mask)
-        if step.probe is not None:  # which compares rows and halves of them, whose own moments would be others
+        if step.probed is not None:  # which compares rows and halves of them, whose own moments would be others
             channels = [size for dim, size in enumerate(inputs.shape) if dim not in self._reduction_axes]
             return tf.zeros(channels, inputs.dtype), tf.ones(channels, inputs.dtype)
         if is_in_loop() or num_functions():

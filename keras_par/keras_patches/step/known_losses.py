@@ -1,17 +1,46 @@
-"""Tells, while a step is traced, whether its scalars are what Keras's losses give, and need no look at numbers."""
+"""Tells what Keras's own losses give, and while a step is traced if its scalars are such, and need no probe."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Literal
 
+import keras
 import tensorflow as tf
 
 from keras_par.keras_patches.rows.row_dims import is_symbolic
 from keras_par.sharding.step import LossUnknown, Step
 
+# What `Loss.call` gives: a value for each row, which other rows have no part in; the mean of such, or their sum; or
+# something else, for which it needs the whole batch.
+Kind = Literal["rows", "mean", "sum", "batch"]
+
+# The axis along which functions work that may look across rows, unless they are told another; None for all.
+AXIS = {
+    keras.losses.circle: None,
+    keras.losses.dice: None,
+    keras.losses.tversky: None,
+    keras.losses.cosine_similarity: -1,
+}
+
 # Through which a loss stays what it is, if the other inputs are numbers that no row has a part in.
-LINEAR = ("Identity", "Cast", "Add", "AddV2", "AddN", "Sub", "Mul", "Neg", "RealDiv", "Sum", "Pack", "Reshape")
+LINEAR = ("Identity", "Cast", "Add", "AddV2", "AddN", "Sub", "Mul", "Neg", "Sum", "Mean", "Pack", "Reshape", "RealDiv")
 NUMBERS = ("Const", "ReadVariableOp")
 FEW = 16  # elements of a constant that may have a number of rows in it, as a shape
+
+
+def own_kind(loss: keras.losses.Loss, num_dims: int = 0) -> Kind | None:
+    """What a loss of Keras's making gives, None for others; its outputs have `num_dims`."""
+    function: Any = getattr(loss, "fn", None)
+    if not all(getattr(each, "__module__", "").startswith("keras.src.losses.") for each in (type(loss), function)):
+        return None
+    return "batch" if function in AXIS and looks_across_rows(function, loss._fn_kwargs, num_dims) else "rows"
+
+
+def looks_across_rows(function: Callable, options: dict[str, Any], num_dims: int) -> bool:
+    """True for a function of Keras's that works along dim 0 of tensors of `num_dims`, or takes them as a whole."""
+    if "axis" not in options and function not in AXIS:
+        return False
+    axis = options.get("axis", AXIS.get(function))
+    return any(each in (None, 0, -num_dims) for each in (axis if isinstance(axis, (list, tuple)) else [axis]))
 
 
 def require_known(step: Step, tensors: Iterable[Any]) -> None:
@@ -38,20 +67,34 @@ def require_known(step: Step, tensors: Iterable[Any]) -> None:
 
 def are_made_of(tensors: list[tf.Tensor], given: set[int], rows: int | None) -> bool:
     """True if tensors are sums of `given` scalars, by their ids, times and plus what no row has a part in."""
-    numbers, seen, rest = Numbers(rows), set(given), list(tensors)
+    return terms(tensors, Numbers(rows).has, lambda tensor: id(tensor) in given, LINEAR) is not None
+
+
+def terms(
+    tensors: list[tf.Tensor],
+    is_number: Callable[[tf.Tensor], bool],
+    is_term: Callable[[tf.Tensor], bool],
+    kinds: Collection[str],
+) -> list[tf.Tensor] | None:
+    """The terms that tensors are sums of, times and plus numbers; None if other `kinds` of operations make them."""
+    found, seen, rest = [], set(), list(tensors)
     while rest:
         tensor = rest.pop()
-        if id(tensor) in seen or numbers.has(tensor):
+        if id(tensor) in seen:
             continue
         seen.add(id(tensor))
+        if is_term(tensor):
+            found.append(tensor)
+        if is_term(tensor) or is_number(tensor):
+            continue
         inputs, kind = list(tensor.op.inputs), tensor.op.type
-        if kind not in LINEAR or tensor.shape.rank is None or tensor.shape.rank > 1:
-            return False
+        if kind not in kinds or tensor.shape.rank is None or tensor.shape.rank > 1:
+            return None
         factors = inputs if kind == "Mul" else inputs[1:] if kind == "RealDiv" else None
-        if factors is not None and not any(map(numbers.has, factors)):
-            return False
+        if factors is not None and not any(map(is_number, factors)):
+            return None
         rest += inputs
-    return True
+    return found
 
 
 class Numbers:

@@ -55,8 +55,8 @@ def add_loss(original):
         step = steps.current()
         if step is not None and step.is_stock:
             require_known(step, keras.tree.flatten(loss))
-            if step.probe is not None:
-                step.probe.losses += [each for each in keras.tree.flatten(loss) if isinstance(each, tf.Tensor)]
+            if step.probed is not None:
+                step.probed.losses += [each for each in keras.tree.flatten(loss) if isinstance(each, tf.Tensor)]
             loss = keras.tree.map_structure(lambda each: added(step, each), loss)
         return original(self, loss)
 

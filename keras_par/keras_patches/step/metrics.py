@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,9 +12,9 @@ from keras.src.trainers.compile_utils import CompileMetrics
 
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.keras_patches.step import number_kinds
-from keras_par.keras_patches.step.number_kinds import at, is_number, places_in, put
+from keras_par.keras_patches.step.known_losses import looks_across_rows
+from keras_par.keras_patches.step.number_kinds import at, numbers_in, places_in, put
 from keras_par.keras_patches.table.keras_names import find
-from keras_par.plan.options import Reduction
 from keras_par.sharding import step as steps
 from keras_par.sharding.collective_names import numbered
 from keras_par.sharding.variable_views import local_view
@@ -24,7 +24,6 @@ from keras_par.sharding.variable_views import local_view
 ACROSS_RANKS = "across_ranks"
 OPERATIONS: dict[str, ReduceOp] = {"sum": "sum", "mean": "mean", "max": "max", "min": "min"}
 FIRST, LOCAL = "first", "none"
-OF_WHOLE_BATCHES = (keras.losses.dice, keras.losses.tversky, keras.losses.circle)
 
 
 def mean_update_state(original):
@@ -77,11 +76,7 @@ def wrapper_update_state(original):
 def works_along_rows(metric: keras.metrics.Metric, y_pred) -> bool:
     """True for a function of Keras's with an axis that is the batch's, or that takes the batch as a whole."""
     function = getattr(metric._fn, "fn", metric._fn)
-    axis = getattr(metric._fn, "_fn_kwargs", metric._fn_kwargs).get("axis")
-    if axis is None:
-        return function in OF_WHOLE_BATCHES
-    rank = len(y_pred.shape)
-    return any(each % rank == 0 for each in (axis if isinstance(axis, (list, tuple)) else [axis]))
+    return looks_across_rows(function, getattr(metric._fn, "_fn_kwargs", metric._fn_kwargs), len(y_pred.shape))
 
 
 def results_by_name(model: keras.Model) -> dict[str, Any]:
@@ -91,44 +86,19 @@ def results_by_name(model: keras.Model) -> dict[str, Any]:
     """
     found: dict[Any, Any] = {}
     for place, metric in enumerate(model.metrics):
-        if not is_compiled(metric) or metric.built:
+        if not isinstance(metric, CompileMetrics) or metric.built:  # of `compile`'s, which have no result before
             found[(metric.name, place) if metric.name in found else metric.name] = tree.map_structure(
                 value_now, metric.result()
             )
     return found
 
 
-def is_compiled(metric: keras.metrics.Metric) -> bool:
-    """True for the container of the metrics that `compile` was given, which has no result before it is built."""
-    return isinstance(metric, CompileMetrics)
-
-
-class LogWeights(NamedTuple):
-    """What numbers in the newest logs of a step of the user's own count on this rank, so that the ranks' add up.
-
-    Args:
-        of_kinds: this rank's share of the rows, for means, and 1 if it has rows, else 0, for sums.
-        kind_of: what the number at a place in the logs is.
-        times: what all are multiplied by, where several ranks have the same rows.
-    """
-
-    of_kinds: tf.Tensor
-    kind_of: Callable[[tuple[str, ...]], Reduction]
-    times: float = 1.0
-
-    def of(self, places: list[tuple[str, ...]]) -> np.ndarray:
-        """The weights of the numbers at these places."""
-        share, has_rows = np.array(self.of_kinds).tolist()
-        return self.times * np.array([share if self.kind_of(place) == "mean" else has_rows for place in places])
-
-
-def averaged(num_ranks: int) -> LogWeights:
-    """The weights of numbers that are averaged over ranks."""
-    return LogWeights(tf.constant([1 / num_ranks, 1.0], tf.float64), lambda place: "mean")
-
-
 def combined(
-    communicator: Communicator, logs, own: dict[str, Any], everywhere: dict[str, Any], weights: LogWeights
+    communicator: Communicator,
+    logs: Any,
+    own: dict[str, Any],
+    everywhere: dict[str, Any],
+    weight_of: Callable[[tuple[str, ...]], float],
 ) -> Any:
     """`logs` with results of metrics from `everywhere`; other numbers times their weights are summed over ranks.
 
@@ -140,21 +110,21 @@ def combined(
         logs: of a step of the user's own; what is no dict stays as it is.
         own: results of metrics, by their names, of this rank's rows.
         everywhere: the same of all rows.
-        weights: of this rank's numbers.
+        weight_of: this rank's weight of the number at a place in the logs, so that the ranks' add up.
     """
     if not isinstance(logs, dict):
         return logs
     result = tree.map_structure(lambda leaf: leaf, logs)
-    numbers = [place for place in places_in(logs) if is_number(at(logs, place))]
+    numbers = numbers_in(logs)
     for place in places_in(logs):
         if place not in numbers and np.array_equal(at(logs, place), at(own, place)):
             put(result, place, at(everywhere, place))
     if not numbers:
         return result
-    results = [place for place in places_in(own) if is_number(at(own, place))]
+    results = numbers_in(own)
     values = np.array([float(at(logs, place)) for place in numbers])
     differs = values[:, np.newaxis] != np.array([float(at(own, place)) for place in results])
-    weighted = tf.math.multiply_no_nan(tf.constant(values, tf.float64), weights.of(numbers))
+    weighted = tf.math.multiply_no_nan(tf.constant(values, tf.float64), np.array(list(map(weight_of, numbers))))
     flags = tf.constant(np.append(differs, 0.0), tf.float64)  # never none
     totals, counts = communicator.all_reduce([weighted, flags], "kp.metrics.logs")
     ranks_that_differ = counts.numpy()[:-1].reshape(differs.shape)

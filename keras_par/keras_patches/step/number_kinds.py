@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras.src.trainers.compile_utils import CompileMetrics, MetricsList
 
 from keras_par.keras_patches.rows.row_dims import ALIKE, RowDims, Rows
-from keras_par.keras_patches.step.known_losses import LINEAR, require_known
+from keras_par.keras_patches.step.known_losses import LINEAR, require_known, terms
 from keras_par.plan.options import Reduction
 from keras_par.sharding.step import Step
 
@@ -27,10 +27,10 @@ def of_update(step: Step, metric: Any, value: tf.Tensor) -> Reduction:
     key = step.keys_of_metrics.get(id(metric))
     if key is None:  # a metric that is not the model's
         return otherwise
-    if step.probe is not None:
-        step.probe.numbers.append((key, value))
+    if step.probed is not None:
+        step.probed.numbers.append((key, value))
     require_known(step, [value])
-    return step.binding.numbers.kind(step.method, key, otherwise)
+    return kind_of(step.binding, step.method, key, otherwise)
 
 
 def keys_of_metrics(model: keras.Model) -> dict[int, Key]:
@@ -38,35 +38,29 @@ def keys_of_metrics(model: keras.Model) -> dict[int, Key]:
     return {id(metric): ("metric", str(place)) for place, metric in enumerate(leaves(model.metrics))}
 
 
-class NumberKinds:
-    """What the numbers are that a model's own steps keep or return, as a look has found; by the steps' methods."""
+def kind_of(binding: Any, method: str, key: Key, otherwise: Reduction) -> Reduction:
+    """What a number of a step is; a mean if a probe has not found it, and `otherwise` if there was no probe.
 
-    def __init__(self):
-        self._found: dict[str, dict[Key, Reduction]] = {}
-
-    def note(self, method: str, kinds: dict[Key, Reduction]) -> None:
-        """Says what a look at a step has found."""
-        self._found[method] = kinds
-
-    def kind(self, method: str, key: Key, otherwise: Reduction) -> Reduction:
-        """What a number is; a mean if a look has not found it, and `otherwise` if nobody has looked.
-
-        A test step that nobody has looked at is taken to keep and return what the training step does.
-        """
-        found = self._found.get(method, self._found.get("train_step"))
-        return otherwise if found is None else found.get(key, "mean")
+    A test step that was not probed is taken to keep and return what the training step does.
+    """
+    found = binding.numbers.get(method, binding.numbers.get("train_step"))
+    return otherwise if found is None else found.get(key, "mean")
 
 
 def in_logs(logs: Any) -> dict[Key, Any]:
     """The numbers in a step's logs, by keys of which the rest leads to them."""
     if not isinstance(logs, dict):
         return {}
-    found = {key_in_logs(place): at(logs, place) for place in places_in(logs)}
-    return {key: each for key, each in found.items() if is_number(each)}
+    return {key_in_logs(place): at(logs, place) for place in numbers_in(logs)}
 
 
 def key_in_logs(place: tuple[str, ...]) -> Key:
     return ("logs", *map(str, place))
+
+
+def numbers_in(logs: dict) -> list[tuple[str, ...]]:
+    """The keys that lead to each number."""
+    return [place for place in places_in(logs) if is_number(at(logs, place))]
 
 
 def is_number(value: Any) -> bool:
@@ -106,23 +100,11 @@ def reduced_by(dims: RowDims, number: tf.Tensor) -> Reduction | None:
 
     A value of 0, as an accuracy may have in the first batch, does not tell means from sums; the graph does.
     """
-    kinds: set[Reduction] = set()
-    rest = [number]
-    while rest:
-        tensor = rest.pop()
-        if dims.of(tensor) is ALIKE:
-            continue
-        inputs, kind = list(tensor.op.inputs), tensor.op.type
-        if kind in ("Mean", "Sum"):
-            if isinstance(dims.of(inputs[0]), Rows):
-                kinds.add("mean" if kind == "Mean" else "sum")
-                continue
-            inputs = inputs[:1]
-        elif kind == "Mul":
-            inputs = [each for each in inputs if dims.of(each) is not ALIKE]
-            if len(inputs) > 1:
-                return None
-        elif kind not in LINEAR or kind == "RealDiv":  # the divisor may be a number of rows
-            return None
-        rest += inputs
+
+    def reduces_rows(tensor: tf.Tensor) -> bool:
+        return tensor.op.type in ("Mean", "Sum") and isinstance(dims.of(tensor.op.inputs[0]), Rows)
+
+    among = set(LINEAR) - {"RealDiv"}  # the divisor may be a number of rows
+    found = terms([number], lambda tensor: dims.of(tensor) is ALIKE, reduces_rows, among)
+    kinds: set[Reduction] = {"mean" if tensor.op.type == "Mean" else "sum" for tensor in found or ()}
     return kinds.pop() if len(kinds) == 1 else None

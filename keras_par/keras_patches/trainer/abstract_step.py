@@ -59,7 +59,7 @@ def spec_of(model: keras.Model, num_rows: int, sizes: Sequence[int] = ()) -> tup
         )
 
     def spec(tensor):
-        return row_spec(tensor.shape, tensor.dtype, num_rows)
+        return tf.TensorSpec([num_rows, *tensor.shape[1:]], tensor.dtype)
 
     inputs, outputs = graph._inputs_struct, graph._outputs_struct
     if sizes:
@@ -90,10 +90,6 @@ def filled(inputs, sizes: Sequence[int]):
         return keras.KerasTensor((None, *shape), symbol.dtype)
 
     return keras.tree.map_structure(fill, inputs)
-
-
-def row_spec(shape, dtype: str, num_rows: int) -> tf.TensorSpec:
-    return tf.TensorSpec([num_rows, *shape[1:]], dtype)
 
 
 def is_sparse(model: keras.Model) -> bool:

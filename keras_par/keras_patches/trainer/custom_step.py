@@ -3,13 +3,14 @@
 import contextlib
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_par.job.failures import AgreedError
 from keras_par.keras_patches.coordination import fit_call as runs
+from keras_par.keras_patches.models.binding import Binding
 from keras_par.keras_patches.step.known_losses import require_known
-from keras_par.keras_patches.step.metrics import LogWeights
-from keras_par.keras_patches.step.number_kinds import in_logs
+from keras_par.keras_patches.step.number_kinds import in_logs, key_in_logs, kind_of
 from keras_par.keras_patches.table.keras_names import find
 from keras_par.keras_patches.table.replacements import TRAINER
 from keras_par.sharding.step import Step
@@ -29,20 +30,19 @@ def with_rows(step: Step, logs):
     return {**logs, ROWS: tf.stack([step.share(tf.float64), tf.cast(step.local > 0, tf.float64)])}
 
 
-def without_rows(run: runs.Run | None, kind_of, logs):
-    """The logs as the step returned them; `run` notes what this rank's numbers in them count.
-
-    Args:
-        run: the call under way.
-        kind_of: as in `LogWeights`.
-        logs: those of `with_rows`.
-    """
+def without_rows(run: runs.Run | None, binding: Binding, method: str, logs):
+    """The logs as the step returned them; the `run` under way notes what this rank's numbers in them count."""
     if not isinstance(logs, dict) or ROWS not in logs:
         return logs
     logs = dict(logs)
-    weights = LogWeights(logs.pop(ROWS), kind_of)
+    rows = logs.pop(ROWS)
+
+    def weight_of(place: tuple[str, ...]) -> float:
+        mean, total = np.array(rows).tolist()
+        return mean if kind_of(binding, method, key_in_logs(place), binding.custom_loss) == "mean" else total
+
     if run is not None:
-        run.weights = weights
+        run.weight_of = weight_of
     return logs
 
 

@@ -8,7 +8,6 @@ from keras_par.keras_patches.models.binding import Binding, optimizers_of
 from keras_par.keras_patches.rows.row_mixing import mixing
 from keras_par.keras_patches.step.batch_normalization import is_synchronized
 from keras_par.keras_patches.step.metrics import layers
-from keras_par.plan.options import Options
 from keras_par.sharding.step import Step
 from keras_par.sharding.variable_views import is_sharded, is_summed_backward
 
@@ -39,7 +38,8 @@ def say_what_is_inexact(step: Step, model: keras.Model, batch, is_own: bool) -> 
     if step.communicator.size == 1:
         return
     options = step.binding.options
-    own = [layer.name for layer in layers(model) if is_unsynchronized(layer, options)]
+    normal = [each for each in layers(model) if isinstance(each, keras.layers.BatchNormalization)]
+    own = [each.name for each in normal if each.trainable and not is_synchronized(each, options)]
     if own:
         step.say(
             "sync_batch_norm=False lets %d BatchNormalization layer(s) of model '%s' ('%s', ...) normalize each rank's "
@@ -48,12 +48,11 @@ def say_what_is_inexact(step: Step, model: keras.Model, batch, is_own: bool) -> 
             model.name,
             own[0],
         )
-    compression = options.compression
-    if compression is not None:
+    if options.compression is not None:
         step.say(
             "compression='%s' rounds gradients to %d bits before they are added, which one process does not",
-            compression,
-            BITS[compression],
+            options.compression,
+            BITS[options.compression],
         )
     is_sparse = any(isinstance(leaf, tf.SparseTensor) for leaf in tree.flatten(batch))
     if squaring and tf.executing_eagerly() and (tables or is_sparse):
@@ -83,20 +82,11 @@ def say_of_unknown_length(binding: Binding, model: keras.Model) -> None:
     does not depend on the batch at once.
     """
     draws = any(layer._seed_generators for layer in layers(model))
-    counts = any(not isinstance(each, LINEAR) or has_schedule(each) for each in optimizers_of(model))
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    counts = any(not isinstance(o, LINEAR) or isinstance(o._learning_rate, schedule) for o in optimizers_of(model))
     if (draws or counts) and not model.run_eagerly:
         binding.say(
             "the data's length is unknown, and at its end one process counts one step too many, in its optimizer's "
             "iterations and its random numbers, and ranks count right: data.apply(tf.data.experimental."
             "assert_cardinality(n)) or steps_per_execution=2 make one process count right, too",
         )
-
-
-def has_schedule(optimizer: keras.optimizers.Optimizer) -> bool:
-    return isinstance(optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
-
-
-def is_unsynchronized(layer: keras.layers.Layer, options: Options) -> bool:
-    """True for batch normalization that learns and sees a rank's rows only."""
-    is_kind = isinstance(layer, keras.layers.BatchNormalization)
-    return is_kind and layer.trainable and not is_synchronized(layer, options)

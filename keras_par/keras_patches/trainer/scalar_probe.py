@@ -1,32 +1,38 @@
-"""Looks once, before the first step, whether the scalars of a model's steps are what its strategy takes them for.
+"""Probes once, before the first step, whether the scalars of a model's steps are what its strategy takes them for.
 
 A mean over rows counts with a rank's share of them, a sum adds up, and nobody says which one a loss, or a number that a
 step shows, is. So rank 0 cuts its rows of a batch in two, and compares the scalars of both halves with those of all.
 """
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_par.keras_patches.coordination.metric_probe import own_metrics
+from keras_par.keras_patches.inputs.batches import Batches
+from keras_par.keras_patches.inputs.row_parts import counting_part, is_like
+from keras_par.keras_patches.inputs.shards import KINDS
 from keras_par.keras_patches.step.metrics import layers
 from keras_par.keras_patches.step.number_kinds import Key, keys_of_metrics, leaves
-from keras_par.keras_patches.trainer.first_batch import made_up, peek
-from keras_par.keras_patches.trainer.half_batches import Seen, scalars_of
-from keras_par.keras_patches.trainer.python_state import PythonState
-from keras_par.keras_patches.trainer.row_probe import kinds_of, may_mix_rows, unknown_losses
+from keras_par.keras_patches.trainer.abandoned_trace import PythonState
+from keras_par.keras_patches.trainer.row_probe import FEW, kinds_of, may_mix_rows, unknown_losses
+from keras_par.keras_patches.trainer.scalar_graph import Found, Loss, scalars_of
 from keras_par.keras_patches.trainer.step_program import Program, Split
-from keras_par.plan.options import Reduction
 from keras_par.sharding.variable_views import sharded
 
+NONE = type(tf.type_spec_from_value(None))
+FEEDABLE = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec, NONE)
 
-def look(program: Program, iterator) -> Iterator:
-    """An iterator of the same batches, after a look at the first one, or only at its type.
 
-    Rank 0 looks, and tells the others what it has found. Where there is nothing to find, no rank looks. Losses are left
+def probe_first_batch(program: Program, iterator) -> Iterator:
+    """An iterator of the same batches, after a probe of the first one.
+
+    Rank 0 probes, and tells the others what it has found. Where there is nothing to find, no rank does. Losses are left
     to the first trace of the step where it is traced before it reads a batch: that ends at one that it does not know.
 
     Costs one all-gather of a few bytes, once for training and once for testing, where ranks need what it finds.
@@ -39,42 +45,36 @@ def look(program: Program, iterator) -> Iterator:
         return iterator
     is_first = not binding.probed
     binding.probed.add(program.method)
-    tries = is_first and (may_mix_rows(model) or bool(unknown_losses(model)))
+    rows = is_first and (may_mix_rows(model) or bool(unknown_losses(model)))
     is_traced = not model.run_eagerly and not tf.config.functions_run_eagerly()
-    sums = may_sum_up(program) and (is_traced or program.method == "train_step")  # others may keep what they compute
+    scalars = may_sum_up(program) and (is_traced or program.method == "train_step")  # others may keep what they compute
     is_mean = binding.custom_loss == "mean"  # where sums are known to be taken, constants still are none
-    program.is_first_trace = sums and is_traced and is_mean and isinstance(iterator, tf.data.Iterator)
-    return looked_at(program, iterator, tries, sums and not program.is_first_trace)
+    program.is_first_trace = scalars and is_traced and is_mean and isinstance(iterator, tf.data.Iterator)
+    return probe_batch(program, iterator, rows, scalars and not program.is_first_trace)
 
 
-def look_at_losses(program: Program, iterator) -> Iterator:
-    """As `look`, at scalars that the first trace of the step did not know."""
-    return looked_at(program, iterator, False, True)
-
-
-def looked_at(program: Program, iterator, tries: bool, sums: bool) -> Iterator:
-    """An iterator of the same batches, after a look.
+def probe_batch(program: Program, iterator, rows: bool, scalars: bool) -> Iterator:
+    """An iterator of the same batches, after a probe.
 
     Args:
         program: of the step.
         iterator: of its batches.
-        tries: True to look at losses of `compile`, and at layers, that may look across rows.
-        sums: True to look whether the step's scalars are sums.
+        rows: True to probe losses of `compile`, and layers, that may look across rows.
+        scalars: True to probe whether the step's scalars are sums.
     """
     model, binding = program.model, program.binding
-    if not tries and not sums:
+    if not rows and not scalars:
         return iterator
     found = None
     if binding.communicator.rank == 0:
-        has_type = isinstance(iterator, tf.data.Iterator)
-        if sums or (tries and (unknown_losses(model) or not has_type)):
+        if scalars or unknown_losses(model) or not isinstance(iterator, tf.data.Iterator):
             batch, iterator = peek(iterator, model.steps_per_execution)
         else:
-            batch = made_up(iterator.element_spec) if tries else None
-        is_sum, numbers = found_in(program, batch) if sums else (False, None)
-        found = [kinds_of(program, batch) if tries else [], is_sum, None if numbers is None else list(numbers.items())]
-    unknown = unknown_losses(model) if tries else []
-    if sums or unknown:  # rank 0 alone warns of layers
+            batch = made_up(iterator.element_spec)
+        is_sum, numbers = found_in(program, batch) if scalars else (False, None)
+        found = [kinds_of(program, batch) if rows else [], is_sum, None if numbers is None else list(numbers.items())]
+    unknown = unknown_losses(model) if rows else []
+    if scalars or unknown:  # rank 0 alone warns of layers
         kinds, is_sum, pairs = binding.communicator.all_gather_object(found, "kp.losses")[0]
         binding.kinds_of_losses |= dict(zip(map(id, unknown), kinds, strict=True))
         if is_sum and not binding.sums_losses:  # a test step that was traced takes means
@@ -82,11 +82,11 @@ def looked_at(program: Program, iterator, tries: bool, sums: bool) -> Iterator:
             model.test_function = None
         binding.sums_losses |= is_sum
         if pairs is not None:
-            binding.numbers.note(program.method, {tuple(key): kind for key, kind in pairs})
+            binding.numbers[program.method] = {tuple(key): kind for key, kind in pairs}
     return iterator
 
 
-def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Reduction] | None]:
+def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Found] | None]:
     """If the losses of a training step are sums over rows, and what the numbers are that a step keeps or returns.
 
     None for numbers that could not be looked at.
@@ -95,15 +95,22 @@ def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Reduction] |
         if losses are not what they are taken for, or a number is neither a mean nor a sum.
     """
     model, binding = program.model, program.binding
-    before = PythonState(model)
+    before, sums_losses, taken_for = PythonState(model), binding.sums_losses, binding.custom_loss
     try:
-        seen = scalars_of(program, batch)
-        if seen is None:
+        found = scalars_of(program, batch)
+        if found is None:
             return False, None
-        losses = [each for each in seen if each.key is None]
-        is_sum = program.method == "train_step" and are_sums(program, losses)
-        if is_sum and not binding.sums_losses:
-            seen = seen_as_sums(program, batch)
+        losses, is_training = found[0], program.method == "train_step"
+        kinds = {loss.kind for loss in losses if loss.kind is not None}
+        is_sum = is_training and binding.options.custom_loss == "auto" and kinds == {"sum"}
+        if is_sum and not sums_losses:
+            wrong = next(loss for loss in losses if loss.kind == "sum")
+            binding.say("a loss that is a sum is summed over ranks: %s", described(program, wrong))
+            binding.sums_losses = True  # of which Keras's losses give their share
+            found = scalars_of(program, batch) or ([], {})
+            losses = [each._replace(kind="neither") if each.kind == "mean" else each for each in found[0]]
+        if is_training:
+            warn_of_losses(program, losses, kinds)
     except Exception as error:  # a step that cannot be traced once more is used as it is
         binding.say(
             "whether the losses and logs of %s of '%s' are means or sums over rows was not found out (%s: %s), so that "
@@ -112,21 +119,44 @@ def found_in(program: Program, batch: Any) -> tuple[bool, dict[Key, Reduction] |
             model.name,
             type(error).__name__,
             str(error).partition("\n")[0],
-            binding.custom_loss,
+            taken_for,
         )
         return False, None
     finally:
         before.put_back()
-    kinds: dict[Key, set] = {}
-    for number in seen:
-        if number.key is not None and number.kind is not None:
-            kinds.setdefault(number.key, set()).add(number.kind)
-    if not any(loss.kind == "neither" for loss in losses):
-        warn_of_odd(program, [key for key, found in kinds.items() if len(found) > 1 or "neither" in found])
-    return is_sum, {key: found.pop() for key, found in kinds.items() if found in ({"mean"}, {"sum"})}
+        binding.sums_losses = sums_losses
+    if "neither" not in kinds:
+        warn_of_numbers(program, [key for key, kind in found[1].items() if kind == "neither"])
+    return is_sum, {key: kind for key, kind in found[1].items() if kind != "neither"}
 
 
-def warn_of_odd(program: Program, keys: list[Key]) -> None:
+def warn_of_losses(program: Program, losses: list[Loss], kinds: set) -> None:
+    """Warns of the first loss that is not what it is taken for, of a step whose losses are of some `kinds`."""
+    taken_for = program.binding.custom_loss
+    wrong = next((loss for loss in losses if loss.kind not in (None, taken_for)), None)
+    if wrong is None:
+        return
+    if wrong.kind == "neither":
+        advice = (
+            ", so that ranks, which see their own rows, train on another one: bring rows together by "
+            "kp.ops.all_gather, sums by kp.ops.all_reduce."
+        )
+    elif {"mean", "sum"} <= kinds:
+        advice = ", and others are not, so that no custom_loss fits: make all of them means."
+    else:
+        advice = f', and is taken for a {taken_for}: give the strategy custom_loss="{wrong.kind}".'
+    warnings.warn(f"keras-par: {described(program, wrong)}{advice}", stacklevel=2)
+
+
+def described(program: Program, loss: Loss) -> str:
+    kind = "neither a mean nor a sum" if loss.kind == "neither" else f"a {loss.kind}"
+    return (
+        f"a loss in {program.method} of '{program.model.name}' is {kind} over rows (it is {loss.of_all:.6g} for some "
+        f"rows, {loss.first:.6g} and {loss.second:.6g} for their halves)"
+    )
+
+
+def warn_of_numbers(program: Program, keys: list[Key]) -> None:
     """Warns of numbers that are neither means nor sums; the probe of metrics tells of those that are not Keras's."""
     own = set(map(id, own_metrics(program.model)))
     known = keys_of_metrics(program.model)
@@ -146,54 +176,15 @@ def warn_of_odd(program: Program, keys: list[Key]) -> None:
         )
 
 
-def are_sums(program: Program, losses: list[Seen]) -> bool:
-    """True if losses are found to be sums over rows, and the strategy leaves that open.
-
-    Warns:
-        if they are not what they are taken for.
-    """
-    options = program.binding.options
-    taken_for = "sum" if options.custom_loss == "sum" else "mean"
-    wrong = [loss for loss in losses if loss.kind not in (None, taken_for)]
-    if not wrong:
-        return False
-    kinds = {loss.kind for loss in losses if loss.kind is not None}
-    if options.custom_loss == "auto" and kinds == {"sum"}:
-        program.binding.say("a loss that is a sum is summed over ranks: %s", described(program, wrong[0]))
-        return True
-    warnings.warn(message(program, wrong[0], kinds), stacklevel=2)
-    return False
-
-
-def seen_as_sums(program: Program, batch: Any) -> list[Seen]:
-    """The scalars of a step whose losses are sums, of which Keras's losses give their share.
-
-    Warns:
-        if a loss is not a sum then, as a product of Keras's mean and a number of rows.
-    """
-    binding = program.binding
-    binding.sums_losses = True
-    try:
-        seen = scalars_of(program, batch) or []
-    finally:
-        binding.sums_losses = False
-    odd = [each for each in seen if each.key is None and each.kind not in (None, "sum")]
-    if odd:
-        warnings.warn(message(program, odd[0]._replace(kind="neither"), {"sum"}), stacklevel=2)
-    return seen
-
-
 def may_sum_up(program: Program) -> bool:
     """True if scalars of a step may be sums over rows, and can be looked at on one rank."""
     model = program.model
     if isinstance(program, Split) or sharded(model.variables):
         return False
-    return not program.is_stock or (program.method == "train_step" and may_add_losses(model))
-
-
-def may_add_losses(model: keras.Model) -> bool:
-    """True if a layer has an activity regularizer, or code that speaks of `add_loss`."""
-    return any(layer.activity_regularizer is not None or mentions(type(layer), "add_loss") for layer in layers(model))
+    return not program.is_stock or (
+        program.method == "train_step"
+        and any(each.activity_regularizer is not None or mentions(type(each), "add_loss") for each in layers(model))
+    )
 
 
 def mentions(kind: type, name: str) -> bool:
@@ -203,24 +194,51 @@ def mentions(kind: type, name: str) -> bool:
     return any(code is not None and name in code.co_names for code in functions)
 
 
-def described(program: Program, loss: Seen) -> str:
-    of_halves = f"{loss.first:.6g} and {loss.second:.6g} for their halves"
-    kind = "neither a mean nor a sum" if loss.kind == "neither" else f"a {loss.kind}"
-    return (
-        f"a loss in {program.method} of '{program.model.name}' is {kind} over rows (it is {loss.of_all:.6g} for some "
-        f"rows, {of_halves})"
-    )
+def peek(iterator: Any, num_steps: int) -> tuple[Any, Any]:
+    """A rank's rows of the first batch, None if there is none or it cannot be looked at, and an iterator of the same.
+
+    Args:
+        iterator: of batches, or of shards of them, for one call of a function that Keras makes.
+        num_steps: batches that the function reads in one call.
+    """
+    if isinstance(iterator, Batches):
+        return rows_of(iterator.shards), iterator
+    if not isinstance(iterator, tf.data.Iterator):
+        batches = list(itertools.islice(iterator, num_steps))
+        return rows_of(batches), itertools.chain(batches, iterator)
+    spec = iterator.element_spec
+    if not all(isinstance(leaf, FEEDABLE) for leaf in tf.nest.flatten(spec)):
+        return None, iterator
+    batches = list(itertools.islice(iterator, num_steps))
+    fed = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # for whose thread the deletion of the iterator would wait
+    return rows_of(batches), iter(fed.with_options(options))
 
 
-def message(program: Program, loss: Seen, kinds: set) -> str:
-    """What to do about a loss that is not what it is taken for; `kinds` are those of all losses of the step."""
-    seen = described(program, loss)
-    if loss.kind == "neither":
-        return (
-            f"keras-par: {seen}, so that ranks, which see their own rows, train on another one: bring rows together by "
-            "kp.ops.all_gather, sums by kp.ops.all_reduce."
-        )
-    if {"mean", "sum"} <= kinds:
-        return f"keras-par: {seen}, and others are not, so that no custom_loss fits: make all of them means."
-    other = "mean" if loss.kind == "sum" else "sum"
-    return f'keras-par: {seen}, and is taken for a {other}: give the strategy custom_loss="{loss.kind}".'
+def made_up(spec: Any) -> Any:
+    """A batch of a type, of random numbers; None if the type leaves open more than the number of rows, or is no number.
+
+    To look at a batch of data, and to give it back, takes some 30 ms, this takes less than one.
+    """
+    batch = spec.batch if isinstance(spec, KINDS) else spec
+    first, random = counting_part(batch), np.random.default_rng(0)
+
+    def drawn(leaf: Any) -> tf.Tensor | None:
+        if leaf is None or isinstance(leaf, NONE):
+            return None
+        sizes: list = list(leaf.shape)
+        if isinstance(leaf, tf.TensorSpec) and is_like(leaf, first):
+            sizes[0] = FEW
+        numbers = random.normal(size=sizes) if leaf.dtype.is_floating else random.integers(0, 2, sizes)
+        return tf.constant(numbers, leaf.dtype)
+
+    try:
+        return keras.tree.map_structure(drawn, batch)
+    except (TypeError, ValueError):
+        return None
+
+
+def rows_of(batches: list) -> Any:
+    first = batches[0] if batches else None
+    return first.batch if isinstance(first, KINDS) else first

@@ -7,12 +7,10 @@ import keras
 from keras_par.job.step_clock import clock
 from keras_par.keras_patches.coordination import fit_call as runs
 from keras_par.keras_patches.models import binding as bindings
-from keras_par.keras_patches.step.number_kinds import key_in_logs
-from keras_par.keras_patches.trainer import function_caches, scalar_probe
+from keras_par.keras_patches.trainer import abandoned_trace, scalar_probe
 from keras_par.keras_patches.trainer.custom_step import without_rows
 from keras_par.keras_patches.trainer.direct_call import direct
 from keras_par.keras_patches.trainer.fit_heartbeat import with_heartbeat
-from keras_par.keras_patches.trainer.python_state import PythonState
 from keras_par.keras_patches.trainer.step_program import Program, program_of
 from keras_par.sharding.step import LossUnknown
 
@@ -27,8 +25,6 @@ def make_function(original):
             return with_heartbeat(self, function, is_common=bindings.is_single_rank(), is_marked=False)
         program = program_of(self, binding, step_function)
         function = looked_at(program, lambda: in_graph(program, original))
-        function = weighted(program, function)
-        function = compared(program, function)
         function = with_global_logs(program, function)
         return with_heartbeat(self, function, is_common=True, is_marked=not self.run_eagerly)
 
@@ -55,14 +51,14 @@ def looked_at(program: Program, build):
 
     def replacement(iterator):
         nonlocal function
-        iterator = scalar_probe.look(program, iterator)
+        iterator = scalar_probe.probe_first_batch(program, iterator)
         if not program.is_first_trace:
             return function(iterator)
-        before = PythonState(program.model)
+        before = abandoned_trace.PythonState(program.model)
         try:
             return function(iterator)
         except LossUnknown as end:
-            function_caches.begin_anew(end)
+            abandoned_trace.begin_anew(end)
             before.put_back()
             function = build()
         except BaseException:
@@ -70,44 +66,25 @@ def looked_at(program: Program, build):
             raise
         finally:
             program.is_first_trace = False
-        return function(scalar_probe.look_at_losses(program, iterator))
-
-    return replacement
-
-
-def weighted(program: Program, function):
-    """Takes from the logs of a step of the user's own what they are weighted by."""
-    if program.is_stock:
-        return function
-
-    def kind_of(place):
-        return program.binding.numbers.kind(program.method, key_in_logs(place), program.binding.custom_loss)
-
-    return lambda iterator: without_rows(runs.current(), kind_of, function(iterator))
-
-
-def compared(program: Program, function):
-    """After the first step, compares metrics of the user's own on halves of its batch."""
-
-    def replacement(iterator):
-        logs = function(iterator)
-        probe = program.binding.probe  # there is none where a callback has compiled the model anew
-        if probe is not None and probe.is_pending:
-            probe.compare()
-        return logs
+        return function(scalar_probe.probe_batch(program, iterator, rows=False, scalars=True))
 
     return replacement
 
 
 def with_global_logs(program: Program, function):
-    """Metrics hold this rank's rows from here on; they and logs become all ranks' where each step's are read."""
+    """Metrics hold this rank's rows from here on; they and logs become all ranks' where each step's are read.
+
+    After the first step metrics of the user's own are probed with its batch.
+    """
 
     def replacement(iterator):
         binding = bindings.bound(program.model) or program.binding  # as a callback may have compiled the model anew
         if not binding.metric_states.are_parted:
             binding.metric_states.part(binding.data, program.model)
-        logs = function(iterator)
         run = runs.current()
+        logs = without_rows(run, program.binding, program.method, function(iterator))
+        if program.binding.metric_probe is not None:
+            program.binding.metric_probe.compare()
         return run.global_logs(logs) if run is not None and run.logs_each_step else logs
 
     return replacement

@@ -2,6 +2,7 @@
 
 import contextlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -18,9 +19,9 @@ from keras_par.keras_patches.step.batch_normalization import synchronized_layers
 from keras_par.keras_patches.step.number_kinds import keys_of_metrics
 from keras_par.keras_patches.table.keras_names import find
 from keras_par.keras_patches.table.replacements import TRAINER
+from keras_par.keras_patches.trainer.abandoned_trace import FUNCTION
 from keras_par.keras_patches.trainer.custom_step import shapes_explained, with_rows
 from keras_par.keras_patches.trainer.exactness_warnings import say_what_is_inexact, say_what_mixes_rows
-from keras_par.keras_patches.trainer.function_caches import FUNCTION
 from keras_par.keras_patches.trainer.step_timing import measured
 from keras_par.keras_patches.update.optimizer import losses_weighted
 from keras_par.sharding.collective_names import numbered
@@ -52,6 +53,13 @@ class Program:
     def run(self, step: Step, batch) -> Any:
         """The logs of the step on this rank's rows, within `step`."""
         raise NotImplementedError
+
+    @contextlib.contextmanager
+    def within(self, step: Step) -> Iterator[None]:
+        """Within it the code of the model's step runs as that of `step`."""
+        optimizer = getattr(self.model, "optimizer", None)
+        with self.binding.scope(), step.current(), losses_weighted(optimizer):
+            yield
 
     def __call__(self, data) -> Any:
         """The logs of a step on a shard, a Part, or a global batch that has not been cut.
@@ -87,7 +95,7 @@ class Program:
                 say_what_is_inexact(step, model, data.batch, is_own=not self.is_stock)
             if num_trained is not None:
                 num_trained.assign_add(tf.cast(total, tf.int64))
-            with binding.scope(), step.current(), guard, losses_weighted(getattr(model, "optimizer", None)):
+            with self.within(step), guard:
                 logs = self.run(step, data.batch)
             say_what_mixes_rows(step)
             return logs

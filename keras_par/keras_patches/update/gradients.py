@@ -69,7 +69,7 @@ def tape_jacobian(original):
         step = steps.current()
         flat = tf.nest.flatten(sources)
         places = [place for place, source in enumerate(flat) if isinstance(source, VARIABLES)]
-        if step is None or step.probe is not None or not places or has_rows(step, target):
+        if step is None or step.probed is not None or not places or has_rows(step, target):
             return jacobians
         result, weight = tf.nest.flatten(jacobians), weight_of(step, target)
         own = [scaled(result[place], weight, no_nan=step.thin) for place in places]
@@ -108,8 +108,8 @@ def of_batch(take, target, sources, output_gradients, is_repeatable: bool):
     targets = tf.nest.flatten(target)
     if step is None or _is_jacobian.get() or not places or is_for_apply(step, targets):
         return take()
-    if step.probe is not None:
-        step.probe.losses += [each for each in targets if isinstance(each, tf.Tensor)]
+    if step.probed is not None:
+        step.probed.losses += [each for each in targets if isinstance(each, tf.Tensor)]
         return tf.nest.map_structure(named_as_gradient, take())
     require_known(step, targets)
     given = [None] * len(targets) if output_gradients is None else tf.nest.flatten(output_gradients)
