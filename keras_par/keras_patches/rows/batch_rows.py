@@ -1,19 +1,30 @@
 """Where this rank's rows lie in the global batch, and which dims of a draw inside a step are rows."""
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from keras import tree
-from tensorflow.python.framework import tensor_util
 
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.differentiable import kept
 from keras_par.keras_patches.inputs.row_parts import counting_part, is_like, num_rows
 from keras_par.keras_patches.inputs.shards import Part, ThinShard
-from keras_par.keras_patches.rows.row_dims import ALIKE, BRANCHES, OTHER, UNSURE, Known, RowDims, Rows, is_symbolic
+from keras_par.keras_patches.rows.row_dims import (
+    ALIKE,
+    BRANCHES,
+    OTHER,
+    UNSURE,
+    Known,
+    RowDims,
+    Rows,
+    is_symbolic,
+    sizes_of,
+)
 from keras_par.plan.rows import row_range
+from keras_par.sharding import step as steps
 from keras_par.sharding.tensor import ShardedTensor
 
 
@@ -72,37 +83,22 @@ class BatchRows:
     def __init__(self, here, total, start, leaves: list[tf.Tensor] | None, gathers_rows: bool = True):
         self.here, self.total = here, total
         self._start = start
-        self._found_start = self._found_block = None
+        self._found_start = None
         roots = None if leaves is None else [leaf for leaf in leaves if is_symbolic(leaf)]
         self.dims = RowDims(roots, gathers_rows)
         self.graph = None if tf.executing_eagerly() or leaves is None else tf.compat.v1.get_default_graph()
-        self._elements: dict[int, tuple[tf.Tensor, list[Known]]] = {}
+        self.blocks: Any = None  # how far the counter of the draw under way is moved on
 
     @property
     def start(self):
         """The number of this rank's first row in the global batch."""
         if self._found_start is None:
-            with self.outside():
+            with contextlib.ExitStack() as stack:
+                if self.graph is not None:  # the code under way may be in a branch or a loop
+                    stack.enter_context(self.graph.as_default())
+                    stack.enter_context(tf.control_dependencies(None))
                 self._found_start = self._start()
         return self._found_start
-
-    @property
-    def start_block(self) -> tf.Tensor:
-        """`start` as what is added to a counter of two words."""
-        if self._found_block is None:
-            start = self.start
-            with self.outside():
-                self._found_block = tf.stack([tf.cast(start, tf.uint64), tf.constant(0, tf.uint64)])
-        return self._found_block
-
-    def outside(self):
-        """The step's own graph, where the code under way may be in a branch or a loop."""
-        if self.graph is None:
-            return contextlib.nullcontext()
-        stack = contextlib.ExitStack()
-        stack.enter_context(self.graph.as_default())
-        stack.enter_context(tf.control_dependencies(None))
-        return stack
 
     @property
     def is_reached(self) -> bool:
@@ -137,52 +133,36 @@ class BatchRows:
 
     def mark(self, tensor: Any, shape: tuple) -> tuple:
         """`shape` of a tensor, as `keras.ops.shape` gives it, with its numbers of rows marked."""
-        known = self.of(tensor)
-        dim = known.dim if isinstance(known, Rows) else 0
-        if known in (ALIKE, OTHER) or dim >= len(shape) or not isinstance(shape[dim], int):
-            return shape
-        rows = self.size(known, shape[dim])
-        if not isinstance(rows, Rows):
-            return shape
-        return (*shape[:dim], RowCount(shape[dim], rows.runs), *shape[dim + 1 :])
+        sizes = zip(shape, sizes_of(tensor, self.of(tensor)), strict=True)
+        found = [(number, self.size(known, number) if isinstance(number, int) else known) for number, known in sizes]
+        return tuple(
+            RowCount(number, known.runs) if isinstance(number, int) and isinstance(known, Rows) else number
+            for number, known in found
+        )
 
-    def note_elements(self, given: Any, vector: tf.Tensor) -> None:
-        """Keeps what is known of the numbers of a shape that becomes a tensor."""
-        if isinstance(given, (list, tuple)):
-            self._elements[id(vector)] = vector, [self._element(number) for number in given]
+    def elements(self, shape: Any) -> list[Known]:
+        """What is known of each number of a shape, a tensor or what can become one."""
+        if isinstance(shape, (list, tuple)):
+            return [self._element(number) for number in shape]
+        if is_symbolic(shape):
+            return [self.size(*each) for each in zip(self.dims.sizes(shape), known_sizes(shape), strict=True)]
+        numbers = [int(number) for number in tf.convert_to_tensor(shape)]
+        return [self.size(UNSURE if place == 0 else OTHER, number) for place, number in enumerate(numbers)]
 
     def _element(self, number: Any) -> Known:
         if isinstance(number, RowCount):
             return self.size(Rows(number.runs), int(number))
         if not isinstance(number, tf.Tensor):
             return ALIKE
-        if is_symbolic(number):
-            return self.size(self.dims.count(number), static_size(number))
-        return self.size(UNSURE, int(number))
-
-    def elements(self, shape: Any) -> list[Known]:
-        """What is known of each number of a shape, a tensor or what can become one."""
-        noted = self._elements.get(id(shape))
-        if noted is not None:
-            return noted[1]
-        if isinstance(shape, (list, tuple)):
-            return [self._element(number) for number in shape]
-        if is_symbolic(shape):
-            known = known_sizes(shape)
-            count = len(known)
-            return [self.size(self.dims.element(shape, place), known[place]) for place in range(count)]
-        numbers = [int(number) for number in tf.convert_to_tensor(shape)]
-        return [self.size(UNSURE if place == 0 else OTHER, number) for place, number in enumerate(numbers)]
+        if not is_symbolic(number):
+            return self.size(UNSURE, int(number))
+        static = tf.get_static_value(number)
+        return self.size(self.dims.sizes(number)[0], None if static is None else int(static))
 
 
 def known_sizes(shape: tf.Tensor) -> list[int | None]:
     """The numbers of a shape in a graph that are known while tracing."""
-    return tensor_util.constant_value_as_shape(shape).as_list()
-
-
-def static_size(number: tf.Tensor) -> int | None:
-    value = tf.get_static_value(number)
-    return None if value is None else int(value)
+    return tf.raw_ops.Fill(dims=shape, value=0).shape.as_list()
 
 
 class ArgumentRows(BatchRows):
@@ -199,11 +179,6 @@ class ArgumentRows(BatchRows):
     here = property(lambda self: self._state[0], lambda self, value: None)
     total = property(lambda self: self._state[1], lambda self, value: None)
     start = property(lambda self: self._state[2])
-
-    @property
-    def start_block(self) -> tf.Tensor:
-        """As in a step, but read anew each time."""
-        return tf.cast(tf.stack([self.start, 0]), tf.uint64)
 
 
 def batch_rows(communicator: Communicator, data, total, name: Callable[[str], str], gathers_rows: bool) -> BatchRows:
@@ -246,6 +221,15 @@ def compiled_rows(batch, total, start) -> BatchRows:
     return BatchRows(here, total, lambda: start, tensors_like(leaf, batch))
 
 
+def rows_of_step() -> BatchRows | None:
+    """The rows of the step whose code is running, None where its draws are not shared among ranks."""
+    step = steps.current()
+    if step is None or step.rows is None or step.communicator.size == 1:
+        return None
+    built_eagerly = tf.executing_eagerly() and step.rows.graph is not None  # as variables are inside of a step
+    return None if built_eagerly else step.rows
+
+
 def tensors_like(leaf, batch) -> list[tf.Tensor]:
     """The dense parts of a batch that may have the rows of `leaf`."""
     return [each for each in tree.flatten(batch) if isinstance(each, tf.Tensor) and is_like(each, leaf)]
@@ -256,3 +240,39 @@ def predicted_rows(communicator: Communicator, data, total, state: tf.Variable, 
     rows = batch_rows(communicator, data, total, lambda kind: f"kp.predict.{kind}", gathers_rows)
     state.assign([rows.here, rows.total, rows.start])
     return ArgumentRows(state, gathers_rows)
+
+
+def marked_shape(original):
+    """In a step the numbers of rows in the shape of a tensor are known as such."""
+
+    def replacement(x):
+        rows = rows_of_step()
+        shape = original(x)
+        is_value = isinstance(x, tf.Tensor)
+        return rows.mark(x, shape) if rows is not None and is_value and isinstance(shape, tuple) else shape
+
+    return replacement
+
+
+def noted_constant(original):
+    """Where TensorFlow puts a constant for a tensor's shape, or for what it makes of a shape, its rows are known."""
+    first = next(iter(inspect.signature(original).parameters))
+
+    def replacement(*args, **kwargs):
+        result = original(*args, **kwargs)
+        rows, given = rows_of_step(), args[0] if args else kwargs[first]
+        if rows is None or not is_symbolic(result):
+            return result
+        if original.__name__.startswith("shape"):
+            if is_symbolic(given) and result.op.type == "Const":
+                rows.dims.note_shape(result, given)
+        elif first == "input":
+            if is_symbolic(given):
+                rows.dims.note(result, rows.of(given))
+        elif isinstance(given, (list, tuple)):
+            found = [known.at(dim) for dim, known in enumerate(rows.elements(given)) if isinstance(known, Rows)]
+            if len(found) == 1:
+                rows.dims.note(result, found[0])
+        return result
+
+    return replacement

@@ -1,75 +1,24 @@
 """Lets each rank draw its own rows' part of the random numbers that one process would draw for the global batch."""
 
-import importlib
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import (
-    gen_random_ops,
-    gen_stateless_random_ops,
-    gen_stateless_random_ops_v2,
-)
 
-from keras_par.keras_patches.rows import row_rules  # noqa: F401 - fills the table of rules
-from keras_par.keras_patches.rows.batch_rows import BatchRows, known_sizes
+from keras_par.keras_patches.rows.batch_rows import BatchRows, known_sizes, rows_of_step
 from keras_par.keras_patches.rows.row_dims import ALIKE, UNSURE, Rows, is_symbolic
-from keras_par.keras_patches.rows.row_shapes import rows_of_step
 from keras_par.plan.counters import Stream, seek, stream
 from keras_par.sharding import step as steps
 
 UNKNOWN = Rows((1,), is_exact=False)  # what rows are taken to be where the way to them was not followed
 STRIDE = 1_000_003  # between the seeds of ranks that are told apart
-
-# Operations that are drawn for the global batch and cut, with the arguments that may have a value for each row.
-WHOLE: dict[Any, dict[str, tuple[str, ...]]] = {
-    gen_stateless_random_ops_v2: {"stateless_random_gamma_v3": ("alpha",)},
-    gen_stateless_random_ops: {
-        "stateless_multinomial": ("logits",),
-        "stateless_random_binomial": ("counts", "probs"),
-        "stateless_random_poisson": ("lam",),
-    },
-    gen_random_ops: {
-        "multinomial": ("logits",),
-        "random_standard_normal": (),
-        "random_uniform": (),
-        "random_uniform_int": (),
-        "truncated_normal": (),
-        "random_gamma": (),
-        "random_poisson_v2": (),
-    },
-}
+PER_ROW = ("logits", "mean", "stddev", "minval", "maxval", "alpha", "beta", "counts", "probs", "lam")
+OF_EACH = ("random_gamma", "random_poisson_v2")  # which draw the shape anew for each number of a parameter
 
 
-def counted(original):
-    """A rank's rows of a draw whose numbers are counted; no other row's are drawn."""
-
-    def draw(rows: BatchRows, arguments: dict, known: Rows, dim: int):
-        if dim or not can_seek(arguments["alg"]):
-            return cut(original, rows, arguments, known, dim, ())
-        bounds = arguments.get("minval")
-        dtype = arguments["dtype"] if bounds is None else tf.convert_to_tensor(bounds).dtype
-        numbers = stream(8 * tf.as_dtype(dtype).size, rejects="truncated" in original.__name__)
-        return from_counter(original, rows, arguments, known, numbers)
-
-    return drawn_by_rows(original, draw)
-
-
-def drawn_whole(original):
-    """A rank's rows of a draw that is made for the global batch, and cut."""
-    module = importlib.import_module(original.__module__)
-    parameters = WHOLE[module][original.__name__]
-
-    def draw(rows: BatchRows, arguments: dict, known: Rows, dim: int):
-        return cut(original, rows, arguments, known, dim, parameters)
-
-    return drawn_by_rows(original, draw)
-
-
-def drawn_by_rows(original: Callable, draw: Callable) -> Callable:
-    """`original`, an operation that draws, for shapes of which one number counts rows by `draw`."""
+def drawn(original):
+    """A draw of TensorFlow's, of which a rank gets its rows' part if one number of the shape counts rows."""
     signature = inspect.signature(original)
 
     def replacement(*args, **kwargs):
@@ -79,16 +28,21 @@ def drawn_by_rows(original: Callable, draw: Callable) -> Callable:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
         arguments = dict(call.arguments)
-        known = [rows.of(arguments["logits"]), ALIKE] if "logits" in arguments else rows.elements(arguments["shape"])
+        if "shape" in arguments:
+            known, sizes = rows.elements(arguments["shape"]), numbers_of(arguments["shape"])
+        else:  # of values that are drawn from or shuffled
+            value = tf.convert_to_tensor(arguments["logits" if "logits" in arguments else "value"])
+            known, sizes = [rows.of(value), ALIKE], [*numbers_of(tf.shape(value))[:1], arguments.get("num_samples")]
         places = [dim for dim, each in enumerate(known) if isinstance(each, Rows) or each is UNSURE]
         if not places:
-            say_if_ambiguous(rows, arguments)
+            say_if_ambiguous(rows, sizes if "shape" in arguments else [])
             return original(*args, **kwargs)
-        if len(places) > 1 or not rows.is_reached:
-            return original(**apart(arguments))
+        if len(places) > 1 or not rows.is_reached or "value" in arguments:
+            return told_apart(original, arguments)
         [dim] = places
         found = known[dim]
-        result = draw(rows, arguments, found if isinstance(found, Rows) else UNKNOWN, dim)
+        parts = parts_of(original, rows, arguments, found if isinstance(found, Rows) else UNKNOWN, dim, sizes)
+        result = parts[0] if len(parts) == 1 else tf.concat(parts, dim)
         if is_symbolic(result):
             rows.dims.note(result, found.at(dim) if isinstance(found, Rows) else UNSURE)
         return result
@@ -96,167 +50,150 @@ def drawn_by_rows(original: Callable, draw: Callable) -> Callable:
     return replacement
 
 
-def shuffled(original):
-    """Each rank shuffles its own rows, in another order than the others."""
+def dropout(original):
+    """Dropout by a mask that is drawn as `drawn` says."""
+    signature = inspect.signature(original)
 
-    def replacement(value, seed=0, seed2=0, name=None):
-        rows = rows_of_step()
-        if rows is None or not (isinstance(rows.of(value), Rows) or rows.of(value) is UNSURE):
-            return original(value, seed, seed2, name)
-        return original(**apart({"value": value, "seed": seed, "seed2": seed2, "name": name}))
+    def replacement(*args, **kwargs):
+        if rows_of_step() is None:
+            return original(*args, **kwargs)
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        given = call.arguments
+        x, sizes = tf.convert_to_tensor(given["x"]), given["noise_shape"]
+        if sizes is None:
+            sizes = tf.shape(x)
+        elif isinstance(sizes, (list, tuple)):
+            sizes = [tf.shape(x)[dim] if size is None else size for dim, size in enumerate(sizes)]
+
+        def mask(shape, dtype):
+            if "rng_alg" in given:
+                return tf.random.stateless_uniform(sizes, given["seed"], dtype=dtype, alg=given["rng_alg"])
+            return tf.random.uniform(sizes, dtype=dtype, seed=given["seed"])
+
+        return tf.nn.experimental.general_dropout(x, given["rate"], mask, given["noise_shape"])
 
     return replacement
 
 
-def can_seek(alg: Any) -> bool:
+def moved_counter(original):
+    """The counter of numbers begins where those of this rank's rows do, while they are drawn.
+
+    That its lower word overflows is as likely as 1 in 2^40 draws of 2^24 blocks.
+    """
+
+    def replacement(seed, alg):
+        key, counter, alg = original(seed, alg)
+        rows = rows_of_step()
+        if rows is not None and rows.blocks is not None:
+            counter += tf.stack([tf.cast(rows.blocks, tf.uint64), tf.constant(0, tf.uint64)])
+        return key, counter, alg
+
+    return replacement
+
+
+def parts_of(original, rows: BatchRows, arguments: dict, known: Rows, dim: int, sizes: list) -> list[tf.Tensor]:
+    """This rank's rows of each run: drawn from the counter where they begin, else cut from a draw for all ranks."""
+    runs = list(known.runs)
+    if not known.is_exact:  # as many places as run time tells, rounded up
+        times = -(-tf.cast(sizes[dim], tf.int64) // tf.cast(rows.here * sum(runs), tf.int64))
+        runs = [times * run for run in runs]
+    counts = [sizes[dim]] if len(runs) == 1 else [rows.here * run for run in runs]
+    firsts = [rows.total * sum(runs[:place]) + rows.start * run for place, run in enumerate(runs)]
+    names = () if original.__name__ in OF_EACH else PER_ROW
+    per_row = [name for name in names if has_rows(arguments.get(name), dim, len(sizes))]
+    if not dim and not per_row and is_counted(arguments):
+        numbers = stream(8 * tf.as_dtype(arguments["dtype"]).size, rejects="truncated" in original.__name__)
+        if len(runs) > 1:
+            arguments.pop("shape")
+        return [
+            counted(original, rows, arguments, numbers, first, [count, *sizes[1:]])
+            for first, count in zip(firsts, counts, strict=True)
+        ]
+    total = rows.total * sum(runs)
+    if not all(isinstance(number, int) for number in (total, *firsts)):
+        # A stand-in for no rows may be where the last row is.
+        lasts = [rows.total * sum(runs[: place + 1]) - count for place, count in enumerate(counts)]
+        firsts = [tf.minimum(*(tf.cast(each, tf.int64) for each in ends)) for ends in zip(firsts, lasts, strict=True)]
+    spans = list(zip(firsts, counts, strict=True))
+    whole = {name: spread(tf.convert_to_tensor(arguments[name]), dim, spans, total) for name in per_row}
+    if "shape" in arguments:
+        whole["shape"] = tf.cast(vector([*sizes[:dim], total, *sizes[dim + 1 :]]), tf.int32)  # which all functions take
+    everything = original(**arguments | whole)
+    sizes = [*sizes, *numbers_of(tf.shape(everything))[len(sizes) :]]
+    return [tf.slice(everything, *window(sizes, dim, *span)) for span in spans]
+
+
+def counted(original, rows: BatchRows, arguments: dict, numbers: Stream, first, sizes: list) -> tf.Tensor:
+    """Draws rows from number `first` on, as many as `sizes` says if the shape is not given.
+
+    Where a row ends within a group of numbers that one counter gives, some rows before it are drawn, too.
+    """
+    rest = math.prod(sizes[1:])
+    try:
+        if isinstance(rest, int) and rest % numbers.group == 0:
+            rows.blocks = first * seek(rest, numbers)[0]
+            return original(**{"shape": vector(sizes)} | arguments)
+        before = first % numbers.group
+        rows.blocks, _ = seek((first - before) * rest, numbers)
+        result = original(**arguments | {"shape": vector([before + sizes[0], *sizes[1:]])})
+    finally:
+        rows.blocks = None
+    return tf.slice(result, *window(sizes, 0, before, sizes[0]))
+
+
+def is_counted(arguments: dict) -> bool:
     """True if the numbers are Philox's as TensorFlow's kernels count them, on GPUs, too; XLA's do not."""
-    step = steps.current()
-    is_philox = not isinstance(alg, tf.Tensor) and int(alg) in (1, 3)
+    step, alg = steps.current(), arguments.get("alg", "none")
+    is_philox = not isinstance(alg, tf.Tensor) and alg in (None, "auto_select", "philox", 1, 3)
     return is_philox and not (step and step.compiled)
 
 
-def from_counter(original, rows: BatchRows, arguments: dict, known: Rows, numbers: Stream) -> tf.Tensor:
-    """Draws each run of rows from the counter at which it begins."""
-    shape = arguments["shape"]
-    sizes = sizes_of(shape)
-    rest = product(sizes[1:])
-    parts, before = [], 0
-    for run in runs_of(rows, known, sizes[0]):
-        count = sizes[0] if len(known.runs) < 2 else rows.here * run
-        places = shape if len(known.runs) < 2 else vector([count, *sizes[1:]])
-        counter, skipped = begin(rows, arguments["counter"], before, run, rest, numbers)
-        before += run
-        if is_zero(skipped):
-            parts.append(original(**arguments | {"shape": places, "counter": counter}))
-        else:
-            flat = original(**arguments | {"shape": vector([count * rest + skipped]), "counter": counter})
-            parts.append(tf.reshape(flat[skipped:], places))
-    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
-
-
-def begin(rows: BatchRows, counter: tf.Tensor, before, run, rest, numbers: Stream) -> tuple[tf.Tensor, Any]:
-    """The counter at which this rank's rows of a run begin, and how many numbers come before them there."""
-    if is_zero(before) and isinstance(run, int) and isinstance(rest, int) and run * rest % numbers.group == 0:
-        blocks = run * rest // numbers.group * numbers.blocks
-        if isinstance(rows.start, int):
-            return advanced(counter, rows.start * blocks), 0
-        return counter + rows.start_block * tf.constant(blocks, tf.uint64), 0
-    places = rows.total * before + rows.start * run
-    if isinstance(rest, int) and rest % numbers.group == 0:
-        return advanced(counter, places * (rest // numbers.group * numbers.blocks)), 0
-    blocks, skipped = seek(places * rest, numbers)
-    return advanced(counter, blocks), skipped
-
-
-def advanced(counter: tf.Tensor, blocks) -> tf.Tensor:
-    """A counter of two words moved on; that its lower word overflows is as likely as 1 in 2^40 draws of 2^24 blocks."""
-    if is_zero(blocks):
-        return counter
-    return counter + tf.stack([tf.cast(blocks, tf.uint64), tf.constant(0, tf.uint64)])
-
-
-def cut(original, rows: BatchRows, arguments: dict, known: Rows, dim: int, parameters: tuple[str, ...]) -> tf.Tensor:
-    """Draws for the rows of all ranks and takes this rank's."""
-    if "logits" in arguments:
-        logits = tf.convert_to_tensor(arguments["logits"])
-        sizes = [*sizes_of(tf.shape(logits))[:1], arguments["num_samples"]]
-    else:
-        sizes = sizes_of(arguments["shape"])
-    runs = runs_of(rows, known, sizes[dim])
-    spans = spans_of(rows, runs, sizes[dim])
-    total = rows.total * sum(runs)
-    changed = dict(arguments)
-    if "shape" in arguments:
-        changed["shape"] = vector([*sizes[:dim], total, *sizes[dim + 1 :]])
-    for name in parameters:
-        value = tf.convert_to_tensor(arguments[name])
-        if value.shape.rank == len(sizes) and value.shape[dim] != 1:
-            changed[name] = spread(value, dim, spans, total)
-    everything = original(**changed)
-    sizes += sizes_of(tf.shape(everything))[len(sizes) :]  # where a draw is made for each of its parameters
-    parts = [tf.slice(everything, *window(sizes, dim, first, count)) for first, count in spans]
-    return parts[0] if len(parts) == 1 else tf.concat(parts, dim)
-
-
-def spans_of(rows: BatchRows, runs: list, size) -> list[tuple]:
-    """Where this rank's rows of each run begin in the global draw, and how many places they have.
-
-    A stand-in for no rows may be where the last row is.
-    """
-    found, before = [], 0
-    for run in runs:
-        count = size if len(runs) == 1 else rows.here * run
-        first, last = rows.total * before + rows.start * run, rows.total * (before + run) - count
-        numbers = isinstance(first, int) and isinstance(last, int)
-        found.append((first if numbers else tf.minimum(as_int64(first), as_int64(last)), count))
-        before += run
-    return found
-
-
-def window(sizes: list, dim: int, first, count) -> tuple[Any, Any]:
-    """Where a slice begins and its sizes."""
-    return vector([first if d == dim else 0 for d in range(len(sizes))]), vector(
-        [count if d == dim else size for d, size in enumerate(sizes)]
-    )
+def has_rows(value: Any, dim: int, rank: int) -> bool:
+    """True if an argument of a draw may have a value for each row."""
+    shape = tf.TensorShape(getattr(value, "shape", ()))
+    return shape.rank == rank and shape[dim] != 1
 
 
 def spread(value: tf.Tensor, dim: int, spans: list[tuple], total) -> tf.Tensor:
     """A parameter of each row at the rows' places in the global batch, and 1 elsewhere."""
+    sizes = numbers_of(tf.shape(value))
     parts, taken, end = [], 0, 0
-    for first, count in spans:
-        sizes = sizes_of(tf.shape(value))
-        own = tf.slice(value, *window(sizes, dim, taken, count))
-        parts += [ones(value, dim, first - end), own]
+    for first, count in [*spans, (total, 0)]:
+        gap = [first - end if d == dim else size for d, size in enumerate(sizes)]
+        parts += [tf.ones(vector(gap), value.dtype), tf.slice(value, *window(sizes, dim, taken, count))]
         taken, end = taken + count, first + count
-    return tf.concat([*parts, ones(value, dim, total - end)], dim)
+    return tf.concat(parts, dim)
 
 
-def ones(like: tf.Tensor, dim: int, count) -> tf.Tensor:
-    sizes = sizes_of(tf.shape(like))
-    return tf.ones(vector([count if d == dim else size for d, size in enumerate(sizes)]), like.dtype)
+def window(sizes: list, dim: int, first, count) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where a slice begins and its sizes."""
+    begins = [first if d == dim else 0 for d in range(len(sizes))]
+    return vector(begins), vector([count if d == dim else size for d, size in enumerate(sizes)])
 
 
-def skipping_all_rows(original):
-    """A generator of TensorFlow's moves on by what one process would draw."""
-
-    def replacement(self, shape):
-        rows = rows_of_step()
-        known = [] if rows is None else rows.elements(shape)
-        places = [dim for dim, each in enumerate(known) if isinstance(each, Rows) or each is UNSURE]
-        if rows is None or len(places) != 1 or not rows.is_reached:
-            return original(self, shape)
-        [dim] = places
-        sizes, found = sizes_of(shape), known[dim]
-        runs = runs_of(rows, found if isinstance(found, Rows) else UNKNOWN, sizes[dim])
-        return original(self, vector([*sizes[:dim], rows.total * sum(runs), *sizes[dim + 1 :]]))
-
-    return replacement
-
-
-def apart(arguments: dict) -> dict:
-    """The arguments of a draw that is to be another one on each rank."""
+def told_apart(original, arguments: dict) -> tf.Tensor:
+    """A draw that is another one on each rank."""
     step = steps.current()
     assert step is not None
-    rank = step.communicator.rank
+    rank, size = step.communicator.rank, step.communicator.size
     step.say(
         "random numbers for several dims of rows, for the order of rows, or in a tf.function within the step are other "
         "ones on each rank, but not those that one process would draw"
     )
-    if "counter" in arguments:
-        words = tf.convert_to_tensor(arguments["counter"])
-        own = [0, rank] if words.shape[0] == 2 else [rank * 2**40]
-        return arguments | {"counter": words + tf.constant(own, tf.uint64)}
-    if isinstance(arguments["seed"], int):
-        is_set = arguments["seed"] or arguments["seed2"]
-        return arguments | {"seed2": arguments["seed2"] + rank * STRIDE} if is_set else arguments
-    seed = tf.convert_to_tensor(arguments["seed"])
-    return arguments | {"seed": seed + tf.constant([0, rank * STRIDE], seed.dtype)}
+    if "seed" not in arguments:  # a generator, which moves on alike
+        return original(**arguments | {"shape": vector([size, *numbers_of(arguments["shape"])])})[rank]
+    if original.__name__.startswith("stateless"):
+        seed = tf.convert_to_tensor(arguments["seed"])
+        seed += tf.constant([0, rank * STRIDE], seed.dtype)
+    else:
+        seed = tf.compat.v1.get_seed(arguments["seed"])[1]
+        seed = None if seed is None else seed + rank * STRIDE
+    return original(**arguments | {"seed": seed})
 
 
-def say_if_ambiguous(rows: BatchRows, arguments: dict) -> None:
+def say_if_ambiguous(rows: BatchRows, sizes: list) -> None:
     """Says that a draw is the same on all ranks whose size is that of this rank's rows and is not known to be it."""
-    shape = arguments.get("shape")
-    sizes = [] if shape is None else sizes_of(shape)
     if len(sizes) > 1 and isinstance(rows.here, int) and sizes[0] == rows.here > 1:
         steps.current().say(  # type: ignore[union-attr]
             "random numbers of shape %s in the step are the same on all ranks: if these are the %d rows of a rank's "
@@ -266,20 +203,12 @@ def say_if_ambiguous(rows: BatchRows, arguments: dict) -> None:
         )
 
 
-def runs_of(rows: BatchRows, known: Rows, size) -> list:
-    """The places of a row in each run; where that is not known, as many as run time tells, rounded up."""
-    if known.is_exact:
-        return list(known.runs)
-    times = -(-as_int64(size) // as_int64(rows.here * sum(known.runs)))
-    return [times * run for run in known.runs]
-
-
-def sizes_of(shape: Any) -> list:
+def numbers_of(shape: Any) -> list:
     """The numbers of a shape: ints where they are known, else int64 tensors."""
     if isinstance(shape, (list, tuple)):
-        return [as_int64(size) if isinstance(size, tf.Tensor) else int(size) for size in shape]
+        return [tf.cast(size, tf.int64) if isinstance(size, tf.Tensor) else int(size) for size in shape]
     known = known_sizes(shape) if is_symbolic(shape) else [int(size) for size in shape]
-    return [as_int64(shape[dim]) if size is None else int(size) for dim, size in enumerate(known)]
+    return [tf.cast(shape[dim], tf.int64) if size is None else size for dim, size in enumerate(known)]
 
 
 def vector(sizes: list) -> tf.Tensor:
@@ -287,17 +216,3 @@ def vector(sizes: list) -> tf.Tensor:
     if all(isinstance(size, int) for size in sizes):
         return tf.constant(sizes, tf.int64)
     return tf.stack([tf.cast(size, tf.int64) for size in sizes])
-
-
-def product(sizes: list):
-    return math.prod(size for size in sizes if isinstance(size, int)) * math.prod(
-        size for size in sizes if not isinstance(size, int)
-    )
-
-
-def as_int64(size) -> tf.Tensor:
-    return tf.cast(size, tf.int64)
-
-
-def is_zero(number) -> bool:
-    return isinstance(number, int) and number == 0

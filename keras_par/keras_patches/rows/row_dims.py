@@ -1,11 +1,14 @@
 """Tells in which tensors of a step the batch's rows lie, and how, by following the graph back to the batch."""
 
 import enum
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 BRANCHES = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")  # which run within the graph around them
+MANY = 10**9  # places of rows where an operation is tried out
 
 
 class Rows(NamedTuple):
@@ -38,7 +41,7 @@ class Mark(enum.Enum):
 ALIKE, OTHER, UNSURE = Mark.ALIKE, Mark.OTHER, Mark.UNSURE
 
 Known = Rows | Mark
-RULES: dict[str, Any] = {}  # by the operation's type, see row_rules.py
+Inputs = list[tuple[tf.Tensor, Known]]
 
 
 class RowDims:
@@ -51,7 +54,7 @@ class RowDims:
 
     def __init__(self, roots: list[tf.Tensor] | None, gathers_rows: bool):
         self._known: dict[tuple, Known] = {}
-        self._shapes: dict[tuple, tf.Tensor] = {}  # of which tensor a constant is the shape
+        self._sizes: dict[tuple, list[Known]] = {}
         self._arguments_are_roots = roots is None
         self._gathers_rows = gathers_rows
         for root in roots or []:
@@ -63,7 +66,7 @@ class RowDims:
 
     def note_shape(self, constant: tf.Tensor, tensor: tf.Tensor) -> None:
         """Says that a constant of a graph is the shape of `tensor`, where TensorFlow has put its value for it."""
-        self._shapes[key(constant)] = tensor
+        self._sizes[key(constant)] = sizes_of(tensor, self.of(tensor))
 
     def of(self, tensor: tf.Tensor) -> Known:
         """What is known of a tensor of a graph. Each operation is looked at once."""
@@ -71,7 +74,9 @@ class RowDims:
         while pending:
             newest = pending[-1]
             if key(newest) not in self._known:
-                missing = [parent for parent in self._parents(newest) if key(parent) not in self._known]
+                outer = captured(newest)
+                parents = [outer] if outer is not None else newest.op.inputs
+                missing = [each for each in parents if is_symbolic(each) and key(each) not in self._known]
                 if missing:
                     pending += missing
                     continue
@@ -79,72 +84,51 @@ class RowDims:
             pending.pop()
         return self._known[key(tensor)]
 
-    def _parents(self, tensor: tf.Tensor) -> list[tf.Tensor]:
-        outer = captured(tensor)
-        found = [outer] if outer is not None else list(tensor.op.inputs)
-        shaped = self._shapes.get(key(tensor))
-        return [parent for parent in [*found, shaped] if is_symbolic(parent)]
-
     def _rule(self, tensor: tf.Tensor) -> Known:
-        if tensor.op.type == "Placeholder":
+        kind = tensor.op.type
+        if kind == "Placeholder":
             outer = captured(tensor)
             if is_symbolic(outer):
                 return self._known[key(outer)]
             if outer is not None or not tensor.shape.rank:
                 return ALIKE
             return Rows((1,)) if self._arguments_are_roots else UNSURE  # the argument of a function in the step
-        if "Allgather" in tensor.op.type or "AllGather" in tensor.op.type or "SharedGather" in tensor.op.type:
+        if "Allgather" in kind or "AllGather" in kind or "SharedGather" in kind:
             return OTHER if self._gathers_rows else UNSURE
         inputs = [(each, self._known[key(each)]) for each in tensor.op.inputs]
-        rule = RULES.get(tensor.op.type)
-        return rule(self, tensor, inputs) if rule else inherited(tensor, inputs)
+        return RULES[kind](self, tensor, inputs) if kind in RULES else inherited(tensor, inputs)
 
-    def element(self, shape: tf.Tensor, place: int) -> Known:
-        """What is known of a number in a vector of sizes: `Rows` if it counts places of the batch's rows."""
-        source = self._shapes.get(key(shape)) if is_symbolic(shape) else None
-        if source is None and (not is_symbolic(shape) or shape.op.type == "Const"):
-            return ALIKE
-        self.of(shape)
-        if source is not None or shape.op.type == "Shape":
-            source = shape.op.inputs[0] if source is None else source
-            return place_of(self.of(source), place)
-        inputs = shape.op.inputs
-        if shape.op.type == "Pack" and place < len(inputs):
-            return self.count(inputs[place])
-        if shape.op.type == "ConcatV2":
-            for part in inputs[:-1]:
-                size = part.shape[0] if part.shape.rank == 1 else None
-                if size is None:
-                    return UNSURE
-                if place < size:
-                    return self.element(part, place)
-                place -= size
-        if shape.op.type in ("Cast", "Identity"):
-            return self.element(inputs[0], place)
-        if shape.op.type in ("Reshape", "ExpandDims") and inputs[0].shape.rank == 0:
-            return self.count(inputs[0])
-        if shape.op.type == "StridedSlice" and shape.shape.rank == 1:
-            begin = constant(inputs[1])
-            if begin is not None and shape.op.get_attr("begin_mask") | (begin[0] >= 0):
-                return self.element(inputs[0], place + (0 if shape.op.get_attr("begin_mask") else int(begin[0])))
-        return ALIKE if self.of(shape) is ALIKE else UNSURE
+    def sizes(self, numbers: tf.Tensor) -> list[Known]:
+        """What is known of each number of a vector of sizes, or of a scalar: `Rows` if it counts places of rows."""
+        if is_symbolic(numbers):
+            found = self._sizes[key(numbers)] if key(numbers) in self._sizes else self._followed(numbers)
+            if found is not None:
+                return found
+        known = ALIKE if not is_symbolic(numbers) or self.of(numbers) is ALIKE else UNSURE
+        return [known] * (numbers.shape.num_elements() or 1)
 
-    def count(self, number: tf.Tensor) -> Known:
-        """What is known of a scalar that may be the size of a dim."""
-        kind, inputs = number.op.type, number.op.inputs
-        if kind in ("Cast", "Identity"):
-            return self.count(inputs[0])
-        if kind == "Placeholder" and is_symbolic(outer := captured(number)):
-            return self.count(outer)
-        if kind == "StridedSlice" and inputs[0].shape.rank == 1:
-            place = constant(inputs[1])
-            return UNSURE if place is None or place[0] < 0 else self.element(inputs[0], int(place[0]))
-        if kind in ("Mul", "FloorDiv") and len(inputs) == 2:
+    def _followed(self, numbers: tf.Tensor) -> list[Known] | None:
+        """`sizes` by the operation that makes the numbers, None if it is another."""
+        kind, inputs, outer = numbers.op.type, numbers.op.inputs, captured(numbers)
+        if outer is not None:
+            return self.sizes(outer)
+        if kind == "Shape":
+            return sizes_of(inputs[0], self.of(inputs[0]))
+        if kind in ("Cast", "Identity", "Reshape", "ExpandDims", "Squeeze"):
+            return self.sizes(inputs[0])
+        if kind == "Pack" or (kind == "ConcatV2" and all(part.shape.rank == 1 for part in inputs[:-1])):
+            return [size for part in (inputs if kind == "Pack" else inputs[:-1]) for size in self.sizes(part)]
+        if kind == "StridedSlice" and inputs[0].shape.rank == 1 and inputs[0].shape[0]:
+            [entry, *_] = sliced(numbers.op) or [None]
+            if isinstance(entry, (int, slice)) and all(constant(each) is not None for each in inputs[1:]):
+                found = self.sizes(inputs[0])[entry]
+                return found if isinstance(found, list) else [found]
+        if kind in ("Mul", "FloorDiv"):
             ordered = inputs if kind == "FloorDiv" or constant(inputs[0]) is None else (inputs[1], inputs[0])
-            rows, factor = self.count(ordered[0]), constant(ordered[1])
-            if isinstance(rows, Rows) and factor is not None:
-                return scaled(rows, int(factor), 1) if kind == "Mul" else scaled(rows, 1, int(factor))
-        return ALIKE if self.of(number) is ALIKE else UNSURE
+            [rows], factor = self.sizes(ordered[0])[:1], constant(ordered[1])
+            if isinstance(rows, Rows) and factor is not None and np.ndim(factor) == 0:
+                return [scaled(rows, int(factor), 1) if kind == "Mul" else scaled(rows, 1, int(factor))]
+        return None
 
 
 def key(tensor: tf.Tensor) -> tuple:
@@ -169,11 +153,11 @@ def constant(tensor: tf.Tensor):
     return tf.get_static_value(tensor)
 
 
-def place_of(known: Known, dim: int) -> Known:
-    """What is known of the size of one dim of a tensor; where rows may be is dim 0."""
-    if isinstance(known, Rows):
-        return known.at(0) if known.dim == dim else OTHER
-    return known if dim == 0 or known is ALIKE else OTHER
+def sizes_of(tensor: tf.Tensor, known: Known) -> list[Known]:
+    """What is known of the size of each dim of a tensor; where rows may be is dim 0."""
+    where = known.dim if isinstance(known, Rows) else 0
+    size = known.at(0) if isinstance(known, Rows) else known
+    return [size if dim == where or known is ALIKE else OTHER for dim in range(tensor.shape.rank or 0)]
 
 
 def scaled(rows: Rows, times: int, by: int) -> Known:
@@ -183,18 +167,186 @@ def scaled(rows: Rows, times: int, by: int) -> Known:
     return Rows(tuple(run * times // by for run in rows.runs))
 
 
-def inherited(tensor: tf.Tensor, inputs: list[tuple[tf.Tensor, Known]]) -> Known:
+def inherited(tensor: tf.Tensor, inputs: Inputs) -> Known:
     """What most operations do: an output has the rows of the first input that has as many places in that dim."""
     for value, known in inputs:
-        if isinstance(known, Rows) and fits(value, tensor, known.dim):
-            return known
+        if isinstance(known, Rows) and value.shape.rank and tensor.shape.rank:
+            is_kept = not known.dim or value.shape.rank == tensor.shape.rank
+            if is_kept and value.shape[known.dim] == tensor.shape[known.dim]:
+                return known
     kinds = [known for _, known in inputs]
     if any(isinstance(known, Rows) or known is UNSURE for known in kinds):
         return UNSURE
     return OTHER if OTHER in kinds else ALIKE
 
 
-def fits(value: tf.Tensor, result: tf.Tensor, dim: int) -> bool:
-    if not value.shape.rank or not result.shape.rank or (dim and value.shape.rank != result.shape.rank):
-        return False
-    return value.shape[dim] == result.shape[dim]
+def axes_of(op: Any, source: int | str, rank: int | None) -> list[int] | None:
+    """The dims that an input or an attribute of an operation tells, None if only running does."""
+    given = op.get_attr(source) if isinstance(source, str) else constant(op.inputs[source])
+    return None if given is None or not rank else [int(axis) % rank for axis in np.ravel(given)]
+
+
+REDUCTIONS = "Sum Mean Prod Max Min All Any EuclideanNorm"
+# Operations whose output is an input indexed: which input or attribute tells the dims, and what they are indexed by.
+INDEXES: dict[str, tuple[int | str, Any]] = {
+    **dict.fromkeys(REDUCTIONS.split(), (1, 0)),
+    "ArgMax": (1, 0),
+    "ArgMin": (1, 0),
+    "ExpandDims": (1, None),
+    "Pack": ("axis", None),
+    "ReverseV2": (1, slice(None, None, -1)),
+    "Split": (0, slice(1)),
+    "SplitV": (2, slice(1)),
+    "Squeeze": ("squeeze_dims", 0),
+    "Unpack": ("axis", 0),
+}
+
+
+def sliced(op: Any) -> tuple | None:
+    """A slice as an index, in which 0 stands for ends that only running tells."""
+    begins, ends, strides = (constant(each) for each in op.inputs[1:])
+    if strides is None:
+        return None
+    index: list[Any] = []
+    for place, stride in enumerate(strides):
+        begin_is_open, end_is_open, is_ellipsis, is_new, is_shrunk = (
+            op.get_attr(f"{name}_mask") >> place & 1 for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+        )
+        begin, end = (0 if values is None else int(values[place]) for values in (begins, ends))
+        if is_ellipsis or is_new:
+            index.append(... if is_ellipsis else None)
+        elif is_shrunk:
+            index.append(begin)
+        else:
+            index.append(slice(None if begin_is_open else begin, None if end_is_open else end, int(stride)))
+    return tuple(index)
+
+
+def indexed(op: Any, rank: int | None, dim: int) -> np.ndarray | None:
+    """What an operation makes of an array of `rank` dims whose stride is 1 in one of them and 0 in others."""
+    is_rows = np.arange(rank or 0) == dim
+    array = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), np.where(is_rows, MANY, 1), is_rows.astype(int))
+    if op.type == "Transpose":
+        order = axes_of(op, 1, rank)
+        return None if order is None else array.transpose(order)
+    if op.type == "StridedSlice":
+        index = sliced(op)
+        return None if index is None else array[tuple(0 if isinstance(each, int) else each for each in index)]
+    source, entry = INDEXES[op.type]
+    count = (rank or 0) + (entry is None)
+    axes = axes_of(op, source, count)
+    if op.type in REDUCTIONS and op.get_attr("keep_dims"):
+        entry = slice(1)
+    return None if axes is None else array[tuple(entry if each in axes else slice(None) for each in range(count))]
+
+
+def moved(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    """Rows that are not all taken, or in another order, are lost."""
+    value, known = next((each for each in inputs if isinstance(each[1], Rows)), inputs[0])
+    if not isinstance(known, Rows):
+        return inherited(tensor, inputs)
+    result = indexed(tensor.op, value.shape.rank, known.dim)
+    if result is None:
+        return UNSURE
+    found = [dim for dim in range(result.ndim) if (result.strides[dim], result.shape[dim]) == (1, MANY)]
+    return known.at(found[0]) if found else OTHER
+
+
+def unfollowed(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    """What comes of operations whose dims depend on values."""
+    return ALIKE if all(known is ALIKE for _, known in inputs) else UNSURE
+
+
+def reshaped(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    value, known = inputs[0]
+    if not isinstance(known, Rows):
+        return known
+    before, after = value.shape, tensor.shape
+    if known.dim or before.rank is None or after.rank is None:
+        return UNSURE
+    if not after.rank:
+        return OTHER
+    sizes = [shape[1:].num_elements() for shape in (before, after)]
+    return scaled(known, *sizes) if all(sizes) else known._replace(is_exact=False)
+
+
+def concatenated(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    *parts, (axis, _) = inputs
+    value = constant(axis)
+    if value is None or tensor.shape.rank is None:
+        return unfollowed(dims, tensor, inputs)
+    joined = int(value) % tensor.shape.rank
+    if all(isinstance(known, Rows) and known.dim == joined and known.is_exact for _, known in parts):
+        return Rows(tuple(run for _, known in parts for run in known.runs), joined)  # type: ignore[union-attr]
+    if any(isinstance(known, Rows) and known.dim == joined for _, known in parts):
+        return UNSURE
+    return inherited(tensor, parts)
+
+
+def tiled(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    times, known = constant(tensor.op.inputs[1]), inputs[0][1]
+    if not isinstance(known, Rows):
+        return known
+    return UNSURE if times is None else known._replace(runs=known.runs * int(times[known.dim]))
+
+
+def filled(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    """A tensor made from its shape."""
+    sizes = dims.sizes(tensor.op.inputs[0]) if tensor.shape.rank else [ALIKE]
+    return next((size.at(dim) for dim, size in enumerate(sizes) if isinstance(size, Rows)), sizes[0])
+
+
+def counted(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    """The numbers from 0 up to a number of rows."""
+    start, stop, step = tensor.op.inputs
+    return dims.sizes(stop)[0] if constant(start) == 0 and constant(step) == 1 else unfollowed(dims, tensor, inputs)
+
+
+def contracted(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    """Rows go where their label goes; an ellipsis stands for equal dims at the same end."""
+    op = tensor.op
+    if op.type == "MatMul":
+        equation = f"{'ba' if op.get_attr('transpose_a') else 'ab'},{'cb' if op.get_attr('transpose_b') else 'bc'}->ac"
+    else:
+        equation = op.get_attr("equation").decode().replace("...", ".")
+    left, result = equation.split("->")
+    for labels, (_, known) in zip(left.split(","), inputs, strict=True):
+        if isinstance(known, Rows):
+            if "." in labels[: known.dim + 1] + result[: known.dim + 1]:
+                return known if known.dim == 0 and labels[0] == result[:1] == "." else UNSURE
+            return known.at(result.index(labels[known.dim])) if labels[known.dim] in result else OTHER
+    return inherited(tensor, inputs)
+
+
+def gathered(dims: RowDims, tensor: tf.Tensor, inputs: Inputs) -> Known:
+    """Looking up along a dim puts those of the indices in its place."""
+    axis = constant(tensor.op.inputs[2])
+    if axis is None or tensor.op.get_attr("batch_dims"):
+        return inherited(tensor, inputs[:1])
+    (_, values), (indices, known) = inputs[:2]
+    if isinstance(known, Rows):
+        return known.at(known.dim + int(axis))
+    if isinstance(values, Rows) and values.dim != int(axis) and indices.shape.rank is not None:
+        return values.at(values.dim + (indices.shape.rank - 1) * (values.dim > int(axis)))
+    return unfollowed(dims, tensor, inputs[:2])
+
+
+DEPENDING = "Where GatherNd ScatterNd Unique UniqueV2 DynamicPartition DynamicStitch Slice SegmentSum RaggedRange"
+OF_BATCH = "IteratorGetNext IteratorGetNextSync OptionalGetValue"  # as indices of a sparse part, none of its rows
+Rule = Callable[[RowDims, tf.Tensor, Inputs], Known]
+RULES: dict[str, Rule] = {
+    **dict.fromkeys((*INDEXES, "StridedSlice", "Transpose"), moved),
+    **dict.fromkeys(DEPENDING.split(), unfollowed),
+    **dict.fromkeys(OF_BATCH.split(), lambda dims, tensor, inputs: UNSURE),
+    "BroadcastTo": lambda dims, tensor, inputs: inherited(tensor, inputs[:1]),
+    "ConcatV2": concatenated,
+    "Einsum": contracted,
+    "Fill": filled,
+    "GatherV2": gathered,
+    "IdentityN": lambda dims, tensor, inputs: inputs[tensor.value_index][1],
+    "MatMul": contracted,
+    "Range": counted,
+    "Reshape": reshaped,
+    "ResourceGather": lambda dims, tensor, inputs: inherited(tensor, inputs[1:]),
+    "Tile": tiled,
+}  # of operations that are none of those of which `inherited` tells

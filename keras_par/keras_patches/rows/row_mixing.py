@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from keras_par.comm.call_site import is_of_user
 from keras_par.keras_patches.rows.batch_rows import BatchRows
-from keras_par.keras_patches.rows.row_dims import ALIKE, RowDims, Rows, constant
-from keras_par.keras_patches.rows.row_rules import axes_of, stride_at
+from keras_par.keras_patches.rows.row_dims import ALIKE, RowDims, Rows, axes_of, constant, indexed
 
 INNER = ("_true_graph", "_false_graph", "_body_graph")  # where TensorFlow keeps the graphs of branches and loops
 
@@ -47,28 +46,21 @@ def line_of(op: tf.Operation) -> str:
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
-def along(axes: Callable[[tf.Operation], list[int] | None]) -> Callable[[RowDims, tf.Operation], bool]:
-    """Mixes rows if they lie in one of the dims that it works along."""
+def along(source: int | str | None) -> Callable[[RowDims, tf.Operation], bool]:
+    """Mixes rows if they lie in one of the dims that an input or an attribute tells, or in the last one."""
 
     def mixes(dims: RowDims, op: tf.Operation) -> bool:
-        known = dims.of(op.inputs[0])
-        return isinstance(known, Rows) and known.dim in (axes(op) or ())
+        known, rank = dims.of(op.inputs[0]), op.inputs[0].shape.rank or 0
+        axes = [rank - 1] if source is None else axes_of(op, source, rank) or ()
+        return isinstance(known, Rows) and known.dim in axes
 
     return mixes
 
 
-def said_by(place: int) -> Callable[[tf.Operation], list[int] | None]:
-    """The dims that an input names."""
-    return lambda op: axes_of(op.inputs[place], op.inputs[0].shape.rank)
-
-
-def last(op: tf.Operation) -> list[int]:
-    return [(op.inputs[0].shape.rank or 0) - 1]
-
-
-def slices_backwards(dims: RowDims, op: tf.Operation) -> bool:
+def reverses(dims: RowDims, op: tf.Operation) -> bool:
     known = dims.of(op.inputs[0])
-    return isinstance(known, Rows) and stride_at(op, known.dim) < 0
+    result = indexed(op, op.inputs[0].shape.rank, known.dim) if isinstance(known, Rows) else None
+    return result is not None and min(result.strides, default=0) < 0
 
 
 def gathers(dims: RowDims, op: tf.Operation) -> bool:
@@ -100,14 +92,14 @@ def pairs_all(dims: RowDims, op: tf.Operation) -> bool:
 
 
 MIXING: dict[str, tuple[str, Callable[[RowDims, tf.Operation], bool]]] = {
-    "ReverseV2": ("reverses", along(said_by(1))),
-    "ReverseSequence": ("reverses", along(lambda op: [op.get_attr("seq_dim")])),
-    "StridedSlice": ("reverses", slices_backwards),
-    "Roll": ("rolls", along(said_by(2))),
-    "Cumsum": ("adds up, one after another,", along(said_by(1))),
-    "Cumprod": ("multiplies, one after another,", along(said_by(1))),
-    "CumulativeLogsumexp": ("adds up, one after another,", along(said_by(1))),
-    "TopKV2": ("sorts", along(last)),
+    "ReverseV2": ("reverses", reverses),
+    "ReverseSequence": ("reverses", along("seq_dim")),
+    "StridedSlice": ("reverses", reverses),
+    "Roll": ("rolls", along(2)),
+    "Cumsum": ("adds up, one after another,", along(1)),
+    "Cumprod": ("multiplies, one after another,", along(1)),
+    "CumulativeLogsumexp": ("adds up, one after another,", along(1)),
+    "TopKV2": ("sorts", along(None)),
     "GatherV2": ("orders anew", gathers),
     "MatMul": ("compares with each other", pairs_all),
 }

@@ -36,9 +36,6 @@ VARIABLE = "keras.src.backend.tensorflow.core:Variable"
 OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer"
 TF_OPTIMIZER = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
 SCALED = "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer"
-RANDOM = "tensorflow.python.ops.gen_random_ops"
-STATELESS = "tensorflow.python.ops.gen_stateless_random_ops"
-GENERATOR = "tensorflow.python.ops.stateful_random_ops"
 MODEL = "keras.src.models.model:Model"
 TF_VARIABLE = "tensorflow.python.ops.resource_variable_ops:ResourceVariable"
 ARCHIVE = "keras.src.export.saved_model_export_archive:SavedModelExportArchive"
@@ -161,57 +158,32 @@ LAYERS = (
 )
 NUMBERS = (
     Patch(
-        "keras.src.backend.tensorflow.core:shape", "rows.row_shapes:marked_shape", "to know which numbers count rows"
+        "keras.src.backend.tensorflow.core:shape",
+        "rows.batch_rows:marked_shape",
+        "to know which numbers count rows",
+        everywhere=True,
     ),
-    Patch("keras.src.backend:shape", "rows.row_shapes:marked_shape", "the same", until="3.16"),
-    Patch("keras.src.backend.tensorflow:shape", "rows.row_shapes:marked_shape", "the same", until="3.16"),
-    Patch("keras.src.backend.tensorflow.ops:shape", "rows.row_shapes:marked_shape", "the same", since="3.16"),
-    Patch(
-        "tensorflow.python.ops.array_ops:shape_internal",
-        "rows.row_shapes:noted_shape",
-        "to know of which tensor a constant is the shape",
-    ),
-    Patch(
-        "tensorflow.python.ops.array_ops:_constant_if_small",
-        "rows.row_shapes:noted_constant",
-        "to know which constants have the batch's rows",
-    ),
-    Patch("tensorflow.python.ops.array_ops:ones_like_impl", "rows.row_shapes:noted_copy", "the same"),
-    Patch("tensorflow.python.ops.array_ops:zeros_like_impl", "rows.row_shapes:noted_copy", "the same"),
-    Patch("tensorflow.python.ops.gen_array_ops:fill", "rows.row_shapes:noted_fill", "the same"),
-    Patch(
-        "tensorflow.python.ops.shape_util:shape_tensor",
-        "rows.row_shapes:noted_vector",
-        "to know what the numbers of a shape were",
-    ),
-    Patch(f"{GENERATOR}:_shape_tensor", "rows.row_shapes:noted_vector", "the same"),
     *(
-        Patch(f"{STATELESS}_v2:{name}", "rows.random_rows:counted", "to draw a rank's rows alone")
+        Patch(f"tensorflow:{name}", "rows.batch_rows:noted_constant", "to know which constants have the batch's rows")
+        for name in ("shape", "zeros", "ones", "fill", "zeros_like", "ones_like")
+    ),
+    *(
+        Patch(f"tensorflow:random.{name}", "rows.random_rows:drawn", "to draw a rank's rows")
         for name in (
-            "stateless_random_normal_v2",
-            "stateless_random_uniform_v2",
-            "stateless_random_uniform_int_v2",
-            "stateless_random_uniform_full_int_v2",
-            "stateless_truncated_normal_v2",
+            *(f"stateless_{kind}" for kind in ("normal", "uniform", "truncated_normal", "gamma", "binomial")),
+            *("stateless_poisson", "stateless_categorical", "normal", "uniform", "truncated_normal", "gamma"),
+            *("poisson", "categorical", "shuffle", "Generator.normal", "Generator.uniform"),
+            *("Generator.truncated_normal",),
         )
     ),
     *(
-        Patch(f"{module}:{name}", "rows.random_rows:drawn_whole", "to cut a rank's rows")
-        for module, names in (
-            (f"{STATELESS}_v2", ("stateless_random_gamma_v3",)),
-            (STATELESS, ("stateless_multinomial", "stateless_random_binomial", "stateless_random_poisson")),
-            (RANDOM, ("multinomial", "random_standard_normal", "random_uniform", "random_uniform_int")),
-            (RANDOM, ("truncated_normal", "random_gamma", "random_poisson_v2")),
-        )
-        for name in names
+        Patch(f"tensorflow:nn.{name}", "rows.random_rows:dropout", "to draw a rank's rows of masks")
+        for name in ("dropout", "experimental.stateless_dropout")
     ),
     Patch(
-        f"{RANDOM}:random_shuffle", "rows.random_rows:shuffled", "to shuffle each rank's rows in an order of its own"
-    ),
-    Patch(
-        f"{GENERATOR}:Generator._prepare_key_counter",
-        "rows.random_rows:skipping_all_rows",
-        "to move generators on alike",
+        "tensorflow.python.ops.random_ops_util:get_key_counter_alg",
+        "rows.random_rows:moved_counter",
+        "to draw no other rank's rows",
     ),
 )
 STEPS = (

@@ -111,5 +111,4 @@ USES = (
     Use("tensorflow.python.eager.record:should_record_backprop", "to share gathered values while no tape records"),
     Use("tensorflow.python.eager.record:could_possibly_record", "to recompute layers only where gradients are taken"),
     Use("tensorflow.python.eager.record:record_operation", "to give recomputed layers a gradient of their own"),
-    Use("tensorflow.python.framework.tensor_util:constant_value_as_shape", "to know sizes while tracing"),
 )
