@@ -104,11 +104,10 @@ def parts_of(original, rows: BatchRows, arguments: dict, known: Rows, dim: int, 
     per_row = [name for name in names if has_rows(arguments.get(name), dim, len(sizes))]
     if not dim and not per_row and is_counted(arguments):
         numbers = stream(8 * tf.as_dtype(arguments["dtype"]).size, rejects="truncated" in original.__name__)
-        if len(runs) > 1:
-            arguments.pop("shape")
+        given = [arguments["shape"]] if len(runs) == 1 else [vector([count, *sizes[1:]]) for count in counts]
         return [
-            counted(original, rows, arguments, numbers, first, [count, *sizes[1:]])
-            for first, count in zip(firsts, counts, strict=True)
+            counted(original, rows, arguments | {"shape": shape}, numbers, first, [count, *sizes[1:]])
+            for shape, first, count in zip(given, firsts, counts, strict=True)
         ]
     total = rows.total * sum(runs)
     if not all(isinstance(number, int) for number in (total, *firsts)):
@@ -125,15 +124,12 @@ def parts_of(original, rows: BatchRows, arguments: dict, known: Rows, dim: int, 
 
 
 def counted(original, rows: BatchRows, arguments: dict, numbers: Stream, first, sizes: list) -> tf.Tensor:
-    """Draws rows from number `first` on, as many as `sizes` says if the shape is not given.
-
-    Where a row ends within a group of numbers that one counter gives, some rows before it are drawn, too.
-    """
+    """Draws rows from number `first` on, with some before if one ends within the numbers that one counter gives."""
     rest = math.prod(sizes[1:])
     try:
         if isinstance(rest, int) and rest % numbers.group == 0:
             rows.blocks = first * seek(rest, numbers)[0]
-            return original(**{"shape": vector(sizes)} | arguments)
+            return original(**arguments)
         before = first % numbers.group
         rows.blocks, _ = seek((first - before) * rest, numbers)
         result = original(**arguments | {"shape": vector([before + sizes[0], *sizes[1:]])})
