@@ -118,7 +118,7 @@ on-keras:
 
 bench: setup
 	mkdir -p build
-	python -m benchmarks throughput --json build/throughput.json --plot build/throughput.png
+	python -m benchmarks throughput --json build/throughput.json --plot build/throughput.html
 
 clean:
 	rm -rf .venv build data

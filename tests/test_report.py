@@ -1,7 +1,5 @@
 """`keras-par report`: its numbers, what it makes of damaged folders, and its page as a real browser shows it."""
 
-import argparse
-import importlib.util
 import os
 import random
 import subprocess
@@ -10,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_par.report import command, head, many_ranks, measures, page, run_folder
+from keras_par.launch import cli
+from keras_par.report import charts, head, measures, page, run_folder
 from tests import browser, run_folders
 
 SECTIONS = ["Loss and metrics", "Step times", "Time by phase", "Slow ranks", "Communication over time", "Memory"]
@@ -28,10 +27,7 @@ KINDS |= {"long_run": run_folders.long_run, "many": many_but_one}
 
 def report(*given: str) -> int:
     """Runs the command with these arguments."""
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    arguments = parser.parse_args(["report", *given])
-    return arguments.run(arguments)
+    return cli.main(["report", *given])
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +61,7 @@ def test_nothing_leaves_the_file_and_nothing_complains(seen, folders):
     for (name, _), saw in seen.items():
         assert saw.console == []
         assert saw.requests == [(folders[name] / "report.html").as_uri()]
-        assert saw.page["active"] == 0
+        assert saw.page["active"] == 2 + len(saw.page["charts"])  # uPlot, page.js, and the data of each chart
 
 
 def test_a_page_that_did_would_be_found(chrome, folders, tmp_path):
@@ -74,7 +70,7 @@ def test_a_page_that_did_would_be_found(chrome, folders, tmp_path):
     for name, changed in (("kept", text), ("loose", text.replace("Content-Security-Policy", "x"))):
         (tmp_path / f"{name}.html").write_text(changed.replace("</main>", intruder + "</main>"))
         saw = browser.look(chrome, tmp_path / f"{name}.html", 400)
-        assert saw.page["active"] == 1 and saw.page["width"] > 1900 and len(saw.requests) == 2
+        assert saw.page["active"] == 3 + len(saw.page["charts"]) and saw.page["width"] > 1900 and len(saw.requests) == 2
         [complaint] = saw.console
         assert ("has been blocked" in complaint) == (name == "kept")  # by the page's own policy
 
@@ -84,7 +80,7 @@ def test_every_section_and_chart_is_there_and_fits(seen, width):
     for (name, at), saw in seen.items():
         if at == width:
             assert saw.page["width"] == width, name
-            assert len(saw.page["charts"]) == saw.page["figures"]
+            assert len(saw.page["charts"]) == saw.page["figures"] == len(saw.page["drawn"]) and all(saw.page["drawn"])
             for label, *size in saw.page["charts"]:
                 assert size[0] > 280 and size[1] > 50, (name, label)
     for name in ("by_hand", "long_run"):
@@ -93,7 +89,7 @@ def test_every_section_and_chart_is_there_and_fits(seen, width):
         assert [heading for heading in saw["headings"] if heading in SECTIONS] == SECTIONS
         assert saw["headings"][-1] == "Events"
         labels = [label for label, *_ in saw["charts"]]
-        assert {"loss over steps", "distribution of step times, by rank", "time by phase, by rank"} <= set(labels)
+        assert {"loss over steps", "distribution of step times, by rank"} <= set(labels)
         assert {"communication share over time, by rank", "resident memory, GiB over time, by rank"} <= set(labels)
         assert labels[-1] == "events over time"
     assert {"accuracy over steps", "learning_rate over steps"} <= {c[0] for c in seen["long_run", width].page["charts"]}
@@ -116,8 +112,8 @@ def test_the_page_says_what_was_added_up_by_hand(seen):
         ["1", "400", "44.7 ms", "48.3 ms", "48.6 ms", "48.7 ms"],
     ]
     assert saw["tables"]["phases"] == [
-        ["0", "node00", "1 min 15 s", "20.0 %", "13.3 %", "40.0 %", "13.3 %", "13.3 %"],
-        ["1", "node00", "1 min 35 s", "15.8 %", "21.1 %", "41.1 %", "0.0 %", "22.1 %"],
+        ["0", "node00", "", "1 min 15 s", "20.0 %", "13.3 %", "40.0 %", "13.3 %", "13.3 %"],
+        ["1", "node00", "", "1 min 35 s", "15.8 %", "21.1 %", "41.1 %", "0.0 %", "22.1 %"],
     ]
     assert saw["tables"]["ranking"] == [
         ["1", "node00", "", "200 ms", "+60.0 %", "50.0 ms", "97.5 ms", "52.5 ms"],
@@ -182,7 +178,7 @@ def test_of_many_ranks_those_that_matter_are_shown(seen, folders):
     assert "own time per step, of all ranks" in [label for label, *_ in saw["charts"]]
     assert saw["text"].count("Of 399 ranks 64 are shown: the slowest, 8 fast ones, the first and the last") == 3
     assert "report.ranks.csv has all. Rank 398 noted no progress." in saw["text"]
-    assert "from the lowest to the highest of all" in saw["legends"][-2]
+    assert "median rank" in saw["legends"][-2]
     table = (folders["many"] / "report.ranks.csv").read_text().splitlines()
     assert len(table) == 400 and table[0].startswith("rank,host,steps,own ms a step,script s,data s")
     assert table[124].startswith("123,node0015,1000,") and not (folders["long_run"] / "report.ranks.csv").exists()
@@ -190,8 +186,8 @@ def test_of_many_ranks_those_that_matter_are_shown(seen, folders):
 
 def test_a_band_holds_all_curves():
     curves = [[[(x, x + rank) for x in range(100)]] for rank in range(5)]
-    band = many_ranks.band(curves)
-    assert len(band) == many_ranks.BINS and band[0][1:] == (0, 2, 4) and band[-1][1:] == (99, 101, 103)
+    band = charts.band(curves)
+    assert len(band) == charts.BINS and band[0][1:] == (0, 2, 4) and band[-1][1:] == (99, 101, 103)
 
 
 def test_dark_paper_print_and_light(chrome, folders):
@@ -203,6 +199,44 @@ def test_dark_paper_print_and_light(chrome, folders):
     assert printed["background"] == light["background"] and printed["ink"] == light["ink"]
     assert [label for label, *_ in printed["charts"]] == [label for label, *_ in light["charts"]]
     assert all(width > 600 for _, width, _ in printed["charts"])  # those for wide screens
+
+
+def test_values_are_read_and_a_part_is_enlarged(chrome, folders):
+    browser.look(chrome, folders["by_hand"] / "report.html", 1280)
+    left, top, width, height = chrome.execute_script(
+        "const r = document.querySelector('.u-over').getBoundingClientRect(); return [r.x, r.y, r.width, r.height]"
+    )
+
+    def mouse(kind, across, down, **others):
+        place = {"x": left + across * width, "y": top + down * height}
+        chrome.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, "button": "left", **place, **others})
+
+    def picture():
+        return chrome.execute_script("return document.querySelector('.chart canvas').toDataURL()")
+
+    whole = picture()
+    mouse("mouseMoved", 0.62, 0.9, button="none")
+    read = chrome.execute_script("return document.querySelector('.u-legend').innerText")
+    read = "".join(read.split())
+    assert "training0.6" in read and "validation0.7" in read and "steps250" in read
+    for kind, across in (("mousePressed", 0.2), ("mouseMoved", 0.4), ("mouseReleased", 0.4)):
+        mouse(kind, across, 0.5, clickCount=1, buttons=1)
+    assert picture() != whole
+    for count in (1, 2):
+        mouse("mousePressed", 0.5, 0.5, clickCount=count)
+        mouse("mouseReleased", 0.5, 0.5, clickCount=count)
+    mouse("mouseMoved", 0.5, -0.5, button="none")
+    assert picture() == whole
+
+
+def test_a_chart_has_few_points_however_long_the_run():
+    curve = [[(float(x), x / 3) for x in range(9000)], [(float(x), 1.0) for x in range(9001, 9003)]]
+    for count in (1, 64):
+        axis = charts.Axis("steps", 0.0, 9003.0)
+        lines = charts.Chart("x", axis, axis, [charts.Line("a", "faint", curve)] * count).as_json()["lines"]
+        points = [each["points"] for each in lines]
+        assert sum(len(x) for x, _ in points) <= charts.POINTS + 4 * count and len(points[0][0]) <= 1004
+        assert points[0][0][-1] == 9002 and points[0][1].count(None) == 1
 
 
 def brightness(colour: str) -> float:
@@ -341,29 +375,29 @@ def test_a_very_long_run_is_thinned_but_ends_where_it_ended(tmp_path):
     [
         (["nowhere"], "there is no folder 'nowhere': give the one that the run had as --log-dir."),
         (["empty"], "'empty' holds no run: it has no run.json, no events.jsonl and no rank.0."),
-        (["run", "-o", "nowhere/x.html"], "'nowhere/x.html' cannot be written (No such file or directory)"),
+        (["run", "-o", "nowhere/x.html"], "'nowhere/x.html' cannot be used (No such file or directory)"),
     ],
 )
 def test_mistakes_get_one_sentence(tmp_path, monkeypatch, capsys, given, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     run_folders.crash_at_once(tmp_path / "run")
-    assert report(*given) == 1
+    assert report(*given) == 2
     written = capsys.readouterr()
     assert said in written.err and written.err.count("\n") == 1 and written.out == ""
 
 
 def test_without_the_extra_it_says_how_to_get_it(tmp_path, monkeypatch, capsys):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
-    assert report(str(tmp_path)) == 1
-    assert capsys.readouterr().err == "keras-par report: matplotlib is missing: pip install matplotlib\n"
+    run_folders.crash_at_once(tmp_path)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert report(str(tmp_path)) == 2
+    assert capsys.readouterr().err == "keras-par: a page needs jinja2: run 'pip install jinja2'.\n"
 
 
-def test_the_command_line_loads_nothing_that_draws():
+def test_the_command_line_loads_nothing_that_makes_pages():
     script = (
         "import sys; from keras_par.report import command;"
-        "print([name for name in ('jinja2', 'matplotlib', 'numpy', 'tensorflow') if name in sys.modules])"
+        "print([name for name in ('jinja2', 'numpy', 'tensorflow') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

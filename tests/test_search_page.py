@@ -89,7 +89,8 @@ def test_the_bars_are_as_long_as_what_they_show(searched, browser):
     page, found = searched
     look(browser, page, 1200)
     parts = browser.execute_script(
-        "return [...[...document.querySelectorAll('.stack')].at(-1).children].map(e => e.getBoundingClientRect().width)"
+        "const last = [...document.querySelectorAll('.stack')].at(-1);"
+        "return [...last.querySelectorAll('i')].map(e => e.getBoundingClientRect().width)"
     )
     held = [size for name, size in found["best"].items() if name not in ("mesh", "seconds", "bytes") and size]
     for part, size in zip(parts, held, strict=True):
@@ -97,7 +98,7 @@ def test_the_bars_are_as_long_as_what_they_show(searched, browser):
     rows = cells(browser, "layers")
     longest = max(float(row[1] or 0) for row in rows)
     bars = browser.execute_script(
-        "return [...document.querySelectorAll('#layers tbody tr')].map(r => { const i = r.cells[2].firstElementChild;"
+        "return [...document.querySelectorAll('#layers tbody tr')].map(r => { const i = r.cells[2].querySelector('i');"
         "return i ? parseFloat(i.style.width) : 0 })"
     )
     for bar, row in zip(bars, rows, strict=True):

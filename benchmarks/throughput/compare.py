@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=9, help="epochs of each system that count (%(default)s)")
     parser.add_argument("--json", type=Path, help="writes all figures to this file")
-    parser.add_argument("--plot", type=Path, help="draws them into this file, which ends in .png or .svg")
+    parser.add_argument("--plot", type=Path, help="draws them on a page, into this file")
     args = parser.parse_args(arguments)
     if args.rounds < 2:
         parser.error("--rounds must be at least 2, for quartiles")

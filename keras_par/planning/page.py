@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_par.base.html_page import page
 from keras_par.base.sizes import size
 from keras_par.distribution.describe import (
     OPEN_SIZES,
+    VariableRow,
     divisions,
     ranks_shown,
     sent_by_layer,
@@ -18,11 +20,10 @@ from keras_par.distribution.describe import (
 from keras_par.plan.cost import Prediction
 from keras_par.plan.mesh import Mesh
 from keras_par.planning.dry_run import Plan
-from keras_par.searching.explain import OUTSIDE, Answer, mesh_of, milliseconds
+from keras_par.searching.explain import OUTSIDE, Answer, milliseconds
 
 LINES, CELLS = 16, 32  # of a mesh that are shown
 LINE = 8  # ranks of a line, where the mesh has one axis
-SMALL = 0.25  # the part of a limit below which a bar is also shown enlarged
 
 
 def write_plan(plan: Plan, path: Path) -> None:
@@ -33,98 +34,40 @@ def write_plan(plan: Plan, path: Path) -> None:
     """
     groups = {call.ranks for call in plan.collectives}
     near = {rank for ranks in groups if len(ranks) < plan.num_ranks for rank in ranks}
+    variables: defaultdict[str, list[VariableRow]] = defaultdict(list)
+    for row in plan.description.variables:
+        variables[row.path.rpartition("/")[0]].append(row)
+    layers = {row.layer for row in plan.description.outputs["train_step"]}
     write(
         "plan.html.j2",
         path,
         plan=plan,
         picture=picture_of(plan.description.mesh or {"ranks": plan.num_ranks}, plan.rank, near),
-        total=summary(plan.collectives) or "nothing",
+        variables=variables,
+        rest=[row for layer, rows in variables.items() if layer not in layers for row in rows],
+        sent=sent_by_layer(plan.collectives),
         open_sizes=OPEN_SIZES,
-        ranks_shown=ranks_shown,
-        size=size,
-        **layers(plan),
-        **predicted(plan),
     )
-
-
-def layers(plan: Plan) -> dict[str, Any]:
-    """The layers with their variables and collectives, and the variables of none."""
-    sent = sent_by_layer(plan.collectives)
-    variables: defaultdict[str, list] = defaultdict(list)
-    for row in plan.description.variables:
-        variables[row.path.rpartition("/")[0]].append(row)
-    layers = [
-        {"row": row, "variables": variables.pop(row.layer, []), "sent": sent.get(row.layer, "")}
-        for row in plan.description.outputs["train_step"]
-    ]
-    return {"layers": layers, "rest": [row for rows in variables.values() for row in rows]}
-
-
-def predicted(plan: Plan) -> dict[str, Any]:
-    """Memory and time, if they are predicted."""
-    machine, prediction = plan.outlook.machine, plan.outlook.prediction
-    if machine is None or prediction is None:
-        return {}
-    return {"held": memory_of(prediction, machine.memory_gb * 2**30), "predicted": layers_of(prediction)}
 
 
 def write_found(answer: Answer, model: str, path: Path) -> None:
-    """Writes one self-contained HTML file.
-
-    Args:
-        answer: of the search.
-        model: what it is of.
-        path: of the file.
+    """Writes one self-contained HTML file about a search for `model`.
 
     Raises:
         ValueError: jinja2 is not installed.
     """
-    found, best = answer.found, answer.found.best
-    write(
-        "search.html.j2",
-        path,
-        answer=answer,
-        model=model,
-        facts=[
-            ("Search", found.mode),
-            ("Mesh", mesh_of(best)),
-            ("A step", milliseconds(best.prediction.seconds)),
-            ("A rank holds", size(best.prediction.num_bytes)),
-            ("Memory of a rank", size(found.memory)),
-        ],
-        picture=picture_of(best.mesh, 0, neighbours(best.mesh)),
-        held=memory_of(best.prediction, found.memory),
-        layers=layers_of(best.prediction),
-    )
-
-
-def neighbours(sizes: dict[str, int]) -> set[int]:
-    """The ranks along some of the axes from rank 0."""
+    sizes = answer.found.best.mesh
     num_ranks = math.prod(sizes.values())
     mesh = Mesh(tuple(sizes.values()), tuple(sizes), tuple(range(num_ranks)))
-    groups = [mesh.groups(axis)[0] for axis in sizes]
-    return {rank for group in groups if len(group) < num_ranks for rank in group}
+    groups = [mesh.groups(axis)[0] for axis in sizes]  # of rank 0
+    near = {rank for group in groups if len(group) < num_ranks for rank in group}
+    write("search.html.j2", path, answer=answer, model=model, picture=picture_of(sizes, 0, near))
 
 
 def write(template: str, path: Path, **values: Any) -> None:
-    """Writes one self-contained HTML file.
-
-    Raises:
-        ValueError: jinja2 is not installed.
-    """
-    try:
-        import jinja2
-    except ModuleNotFoundError:
-        raise ValueError("keras-par: --html needs jinja2: run 'pip install jinja2'.") from None
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"shown": shown, "divisions": divisions, "size": size, "milliseconds": milliseconds}
-    path.write_text(environment.get_template(template).render(values), encoding="utf-8")
+    functions = (divisions, layers_of, milliseconds, ranks_shown, shown, size, summary)
+    named = {function.__name__: function for function in functions}
+    path.write_text(page(Path(__file__).with_name(template), named | values), encoding="utf-8")
 
 
 def picture_of(mesh: Mapping[str, int], own: int, near: Collection[int]) -> dict[str, Any]:
@@ -149,35 +92,12 @@ def picture_of(mesh: Mapping[str, int], own: int, near: Collection[int]) -> dict
     }
 
 
-def memory_of(prediction: Prediction, limit: float) -> dict[str, Any]:
-    """The parts of a rank's memory as percents of its limit; where that is much larger, also of their sum."""
-    total = prediction.num_bytes
-    scales = [limit] if total > SMALL * limit else [limit, total]
-    return {
-        "total": size(total),
-        "limit": size(limit),
-        "parts": [(name, size(part)) for name, part in prediction.held.items()],
-        "bars": [[100 * part / scale for part in prediction.held.values()] for scale in scales],
-    }
-
-
-def layers_of(prediction: Prediction) -> list[dict[str, Any]]:
-    """Time and bytes of each layer, with what belongs to none."""
+def layers_of(prediction: Prediction) -> list[tuple[str, float, int]]:
+    """(name, seconds, bytes sent) of each layer, and what belongs to none."""
     sent: Counter[str] = Counter()
     for _, num_bytes, layer in prediction.collectives:
         sent[layer] += num_bytes
     rows = [(name or OUTSIDE, seconds, sent[name]) for name, seconds in prediction.by_layer.items()]
     rows += [("(sums of gradients)", 0.0, prediction.gradient_bytes)] if prediction.gradient_bytes else []
     rest = prediction.seconds - sum(prediction.by_layer.values())
-    rows += [("(any step)", rest, 0)] if round(rest, 9) else []
-    longest, most = max(seconds for _, seconds, _ in rows), max(num_bytes for _, _, num_bytes in rows)
-    return [
-        {
-            "name": name,
-            "milliseconds": f"{seconds * 1e3:.3f}" if seconds else "",
-            "time": seconds and 100 * seconds / longest,
-            "num_bytes": f"{num_bytes:,}" if num_bytes else "",
-            "sent": num_bytes and 100 * num_bytes / most,
-        }
-        for name, seconds, num_bytes in rows
-    ]
+    return rows + ([("(any step)", rest, 0)] if round(rest, 9) else [])

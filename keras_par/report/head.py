@@ -1,6 +1,5 @@
-"""The top of the page: what ran, how it ended, and the few numbers that matter most."""
+"""The top of the page: what ran, and how it ended."""
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -15,16 +14,6 @@ class Ending:
     word: str
     tone: str  # the name of a colour
     sentence: str
-
-
-@dataclass(frozen=True)
-class Card:
-    """A key number."""
-
-    id: str
-    title: str
-    value: str
-    detail: str
 
 
 def title(run: Run) -> str:
@@ -90,59 +79,3 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{versions[name]} {version}" for name, version in run.versions.items())),
     ]
     return [(name, value) for name, value in found if value]
-
-
-def cards(run: Run) -> list[Card]:
-    """The key numbers that the run came to."""
-    made = [steps_card(run), speed_card(run), loss_card(run), communication_card(run), slowest_card(run)]
-    return [card for card in made if card.value]
-
-
-def steps_card(run: Run) -> Card:
-    """How much was done."""
-    steps = sum(measures.steps_of(run).values())
-    return Card(
-        "steps",
-        "Steps",
-        f"{steps:,}",
-        f"{number_format.plural(len(run.epochs), 'epoch') if run.epochs else 'no epoch'} finished",
-    )
-
-
-def speed_card(run: Run) -> Card:
-    """How fast."""
-    speed = measures.steps_a_second(run)
-    times = sum((progress.step_times for progress in run.progress.values()), Counter())
-    median = f"median step {number_format.step_time(measures.percentile(times, 0.5))}" if times else ""
-    return Card("speed", "Steps a second", number_format.significant(speed) if speed else "", median)
-
-
-def loss_card(run: Run) -> Card:
-    """With what result: the last logged loss, else the mean of what the ranks noted last."""
-    logs = [epoch.logs for epoch in run.epochs if "loss" in epoch.logs]
-    if logs:
-        validation = logs[-1].get("val_loss")
-        detail = "" if validation is None else f"validation {number_format.significant(validation, 4)}"
-        return Card("loss", "Final loss", number_format.significant(logs[-1]["loss"], 4), detail)
-    last = [sample.loss for rank in run.progress.values() for sample in list(rank.last.values())[-1:]]
-    losses = [loss for loss in last if loss is not None]
-    value = number_format.significant(sum(losses) / len(losses), 4) if losses else ""
-    return Card("loss", "Loss so far", value, "mean of the ranks, in the first epoch")
-
-
-def communication_card(run: Run) -> Card:
-    """How much of the time went into reducing."""
-    share = measures.communication(run)
-    return Card(
-        "communication", "Communication", "" if share is None else number_format.percent(share), "of the time in fit"
-    )
-
-
-def slowest_card(run: Run) -> Card:
-    """Which rank the others waited for."""
-    ranks = measures.ranking(run)
-    more = measures.stands_out(ranks)
-    if more is None:
-        return Card("slowest", "Slowest rank", "none" if len(ranks) > 1 else "", "none stands out from the others")
-    detail = f"{number_format.percent(more)} more time per step than the median of the others"
-    return Card("slowest", "Slowest rank", f"rank {ranks[0].rank}", detail)

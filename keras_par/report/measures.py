@@ -14,6 +14,7 @@ from keras_par.report.run_folder import Run
 
 OWN = ("data", "forward-backward", "callback")  # what a rank does itself; in reduce it waits for the others
 SAMPLES_A_SECOND = 10  # how often the launcher looks what a step is doing
+STRETCHES, SHORTEST_STRETCH = 100, 5.0  # over which communication is shown: how many of a run, and seconds
 
 
 def attempts(run: Run) -> list[int]:
@@ -63,6 +64,22 @@ def communication(run: Run) -> float | None:
     return reducing / seconds if seconds else None
 
 
+def last_loss(run: Run) -> tuple[float | None, float | None, bool]:
+    """The last logged loss, that of validation, and True; or the mean of what the ranks noted last, None and False."""
+    logs = [epoch.logs for epoch in run.epochs if "loss" in epoch.logs]
+    if logs:
+        return logs[-1]["loss"], logs[-1].get("val_loss"), True
+    last = [sample.loss for rank in run.progress.values() for sample in list(rank.last.values())[-1:]]
+    losses = [loss for loss in last if loss is not None]
+    return sum(losses) / len(losses) if losses else None, None, False
+
+
+def communication_window(run: Run) -> float:
+    """Seconds of a stretch over which communication is shown."""
+    begin, end = span(run)
+    return max((end - begin) / STRETCHES, SHORTEST_STRETCH)
+
+
 def communication_over_time(progress: Progress, window: float) -> Iterator[list[tuple[float, float]]]:
     """For each attempt (unix seconds, share from 0 to 1) over stretches of at least `window` seconds."""
     curve = progress.curve()
@@ -81,7 +98,7 @@ def communication_over_time(progress: Progress, window: float) -> Iterator[list[
         yield shares
 
 
-def edge(bucket: int) -> float:
+def edge(bucket: float) -> float:
     """Where a bucket of step times begins, in seconds."""
     return SHORTEST_STEP * 2 ** (bucket / BUCKETS_PER_OCTAVE)
 

@@ -42,14 +42,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}{NBSP}%"
 
 
-def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit that suits an axis of `seconds`, and its seconds."""
-    for unit, divisor in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * divisor:
-            return unit, divisor
-    return "seconds", 1.0
-
-
 def date(time: float) -> str:
     """Unix seconds as a day and a time of day."""
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -63,14 +55,6 @@ def clock(time: float) -> str:
 def plural(count: int, noun: str) -> str:
     """A count and its noun, such as "2 ranks"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def tick(seconds: float) -> str:
-    """A round time on an axis, such as "5 ms"."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= 0.999 * size:
-            return f"{seconds / size:g}{NBSP}{unit}"
-    return f"{seconds:g}"
 
 
 def clipped(text: str) -> str:
