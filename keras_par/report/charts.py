@@ -2,15 +2,16 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from keras_par.base.sizes import unit_of
 from keras_par.report import many_ranks, measures
-from keras_par.report.events import tone
 from keras_par.report.fields import is_plottable
+from keras_par.report.head import tone
 from keras_par.report.number_format import plural
+from keras_par.report.progress import Sample
 from keras_par.report.run_folder import Event, Run
 
 Point = tuple[float, float]
@@ -136,6 +137,14 @@ def of_ranks(curves: dict[int, Curve], levels: dict[int, float]) -> list[Line]:
     return [*crowd(others), *(Line(f"rank {rank}, {how}", colour, curves[rank]) for rank, how, colour in ends)]
 
 
+def of_samples(run: Run, point: Callable[[int, Sample], Point | None]) -> dict[int, Curve]:
+    """The curve of each rank's samples; `point` is given an attempt and a sample."""
+    return {
+        rank: [[at for each in samples if (at := point(number, each))] for number, samples in progress.curves().items()]
+        for rank, progress in run.progress.items()
+    }
+
+
 def over_time(run: Run, title: str, curves: dict[int, Curve], unit: str = "number") -> Chart | None:
     """A line a rank, over (unix seconds, value); None if there is nothing to draw."""
     begin, _ = measures.span(run)
@@ -162,10 +171,7 @@ def communication(run: Run) -> Chart | None:
 def memory(run: Run) -> Chart | None:
     """The resident memory of each rank's process; None if there is nothing to draw."""
     unit, divisor = unit_of(max((progress.peak_rss for progress in run.progress.values()), default=0))
-    held = {}
-    for rank, progress in run.progress.items():
-        points = [(each.attempt, (each.time, each.rss / divisor)) for each in progress.curve() if each.rss]
-        held[rank] = [[point for number, point in points if number == attempt] for attempt in progress.last]
+    held = of_samples(run, lambda _, sample: (sample.time, sample.rss / divisor) if sample.rss else None)
     return over_time(run, f"resident memory, {unit}", held)
 
 
@@ -244,15 +250,13 @@ def logged(run: Run, name: str) -> Curve:
 def sampled_losses(run: Run) -> dict[int, Curve]:
     """For each rank that noted any, the (steps, mean of its rows so far in the epoch)."""
     before = measures.steps_before(run)
-    curves = {}
-    for rank, progress in run.progress.items():
-        pieces: dict[int, list[Point]] = {}
-        for sample in progress.curve():
-            if sample.loss is not None and is_plottable(sample.loss) and sample.steps:
-                pieces.setdefault(sample.attempt, []).append((before[sample.attempt] + sample.steps, sample.loss))
-        if pieces:
-            curves[rank] = list(pieces.values())
-    return curves
+
+    def point(attempt: int, sample: Sample) -> Point | None:
+        if sample.loss is None or not is_plottable(sample.loss) or not sample.steps:
+            return None
+        return before[attempt] + sample.steps, sample.loss
+
+    return {rank: curve for rank, curve in of_samples(run, point).items() if any(curve)}
 
 
 def metric(run: Run, name: str) -> Chart:

@@ -1,10 +1,13 @@
-"""The top of the page: what ran, and how it ended."""
+"""What the page says of a run without numbers: what ran, how it ended, and its events."""
 
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from keras_par.report import measures, number_format
 from keras_par.report.run_folder import Event, Run
+
+MOST_EVENTS, MOST_STACKS = 200, 8
+TONES = {"crash": "bad", "hang": "bad", "interrupt": "warn", "warning": "warn", "recovered": "good", "end": "good"}
 
 
 @dataclass(frozen=True)
@@ -79,3 +82,26 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{versions[name]} {version}" for name, version in run.versions.items())),
     ]
     return [(name, value) for name, value in found if value]
+
+
+def tone(event: Event) -> str:
+    """The name of the colour that an event is shown in."""
+    return "bad" if event.kind == "end" and event.status else TONES.get(event.kind, "note")
+
+
+def shown(run: Run) -> list[Event]:
+    """What happened; how a world ended is of interest only where there were several."""
+    several = sum(event.kind == "world" for event in run.events) > 1
+    return [event for event in run.events if several or event.kind != "world"]
+
+
+def rows(events: list[Event]) -> list[Event]:
+    """Those of the table: of very many, the warnings and then the oldest are left out."""
+    if len(events) > MOST_EVENTS:
+        events = [event for event in events if event.kind != "warning"][-MOST_EVENTS:]
+    return events
+
+
+def stacks(event: Event) -> list[tuple[str, str]]:
+    """The (rank, stack) of an event, of very many some; that of its own rank comes first."""
+    return sorted(event.stacks.items(), key=lambda item: item[0] != str(event.rank))[:MOST_STACKS]

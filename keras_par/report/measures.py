@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from keras_par.base.heartbeat_page import BUCKETS_PER_OCTAVE, SHORTEST_STEP
 from keras_par.report import fields
-from keras_par.report.lines import UNREADABLE
 from keras_par.report.progress import PHASES, Progress
 from keras_par.report.run_folder import Run
 
@@ -82,17 +81,15 @@ def communication_window(run: Run) -> float:
 
 def communication_over_time(progress: Progress, window: float) -> Iterator[list[tuple[float, float]]]:
     """For each attempt (unix seconds, share from 0 to 1) over stretches of at least `window` seconds."""
-    curve = progress.curve()
-    for attempt in progress.last:
+    for begin, *samples in progress.curves().values():
         shares = []
-        samples = [sample for sample in curve if sample.attempt == attempt]
-        begin = samples[0]
-        for sample in samples[1:]:
-            spent = [end - start for end, start in zip(sample.seconds, begin.seconds, strict=True)]
-            loop = sum(spent) - spent[PHASES.index("script")]
+        for sample in samples:
             if sample.time - begin.time >= window:
+                before = dict(zip(PHASES, begin.seconds, strict=True))
+                spent = {phase: end - before[phase] for phase, end in zip(PHASES, sample.seconds, strict=True)}
+                loop = sum(spent.values()) - spent["script"]
                 if loop > 0:
-                    share = min(max(spent[PHASES.index("reduce")] / loop, 0.0), 1.0)
+                    share = min(max(spent["reduce"] / loop, 0.0), 1.0)
                     shares.append(((begin.time + sample.time) / 2, share))
                 begin = sample
         yield shares
@@ -168,7 +165,7 @@ def span(run: Run) -> tuple[float, float]:
 def trained_share(run: Run) -> float | None:
     """Of the run's time, the share in which steps were done that counted in the end (ETTR); None if it is not known."""
     for event in run.events:
-        with contextlib.suppress(*UNREADABLE):
+        with contextlib.suppress(*fields.UNREADABLE):
             return min(fields.number(event.content["trained_share"]), 1.0)
     return None
 
@@ -179,6 +176,6 @@ def restart_times(run: Run) -> list[float]:
     for event in run.events:
         firsts.setdefault(event.attempt, event.time)
     for progress in run.progress.values():
-        for sample in progress.curve():
-            firsts[sample.attempt] = min(firsts.get(sample.attempt, sample.time), sample.time)
+        for attempt, samples in progress.curves().items():
+            firsts[attempt] = min(firsts.get(attempt, samples[0].time), samples[0].time)
     return [firsts[attempt] for attempt in sorted(firsts)[1:]]

@@ -30,11 +30,11 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f}{NBSP}s"
     whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60}{NBSP}min{NBSP}{whole % 60:02}{NBSP}s"
-    if whole < 86400:
-        return f"{whole // 3600}{NBSP}h{NBSP}{whole % 3600 // 60:02}{NBSP}min"
-    return f"{whole // 86400}{NBSP}d{NBSP}{whole % 86400 // 3600:02}{NBSP}h"
+    names = next(
+        names for names in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)) if whole >= names[1]
+    )
+    unit, size, part, part_size = names
+    return f"{whole // size}{NBSP}{unit}{NBSP}{whole % size // part_size:02}{NBSP}{part}"
 
 
 def percent(share: float) -> str:

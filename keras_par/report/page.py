@@ -6,7 +6,7 @@ from pathlib import Path
 
 from keras_par.base import html_page
 from keras_par.base.sizes import size
-from keras_par.report import charts, events, head, many_ranks, measures, number_format
+from keras_par.report import charts, head, many_ranks, measures, number_format
 from keras_par.report.progress import PHASES
 from keras_par.report.run_folder import Run
 
@@ -31,6 +31,6 @@ def render(run: Run, table: str = "ranks.csv") -> str:
         "ranking": measures.ranking(run),
         "peaks": {rank: progress.peak_rss for rank, progress in run.progress.items() if progress.peak_rss},
         **{"PHASES": PHASES, "OWN": measures.OWN, "MOST_NAMED": many_ranks.MOST_NAMED},
-        **{"charts": charts, "events": events, "head": head, "measures": measures, "show": number_format, "size": size},
+        **{"charts": charts, "head": head, "measures": measures, "show": number_format, "size": size},
     }
     return html_page.page(FOLDER / "report.html.j2", values, SCRIPTS)

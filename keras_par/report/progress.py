@@ -47,9 +47,10 @@ class Progress:
         self._step_times[sample.attempt] = step_times
         self.peak_rss = max(self.peak_rss, sample.rss)
 
-    def curve(self) -> list[Sample]:
-        """The samples to draw, in order, with each attempt's last."""
-        return sorted({*self.samples, *self.last.values()}, key=lambda sample: (sample.attempt, sample.time))
+    def curves(self) -> dict[int, list[Sample]]:
+        """For each attempt the samples to draw, in order, among them its last."""
+        every = sorted({*self.samples, *self.last.values()}, key=lambda sample: sample.time)
+        return {attempt: [sample for sample in every if sample.attempt == attempt] for attempt in self.last}
 
     @property
     def steps(self) -> int:
@@ -74,7 +75,7 @@ def most_samples(num_ranks: int) -> int:
 
 
 def parse_sample(line: dict[str, Any]) -> tuple[Sample, dict[int, int]]:
-    """A sample and its histogram from a line of progress.jsonl; raises one of lines.UNREADABLE if it is none."""
+    """A sample and its histogram from a line of progress.jsonl; raises one of fields.UNREADABLE if it is none."""
     seconds = line.get("seconds") or {}
     histogram = {int(bucket): fields.count(times) for bucket, times in (line.get("step_times") or {}).items()}
     if not all(0 <= bucket < NUM_BUCKETS for bucket in histogram):

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_par.base.regular_file import opened
 from keras_par.report import fields
-from keras_par.report.lines import UNREADABLE, read_lines
+from keras_par.report.fields import UNREADABLE, read_lines
 from keras_par.report.progress import Progress, most_samples, parse_sample
 
 MOST_RANKS = 100_000
@@ -81,7 +81,9 @@ def read(folder: Path) -> Run:
         for epoch in read_lines(path / "epochs.jsonl", f"{path.name}/epochs.jsonl", parse_epoch, run.notes):
             epochs.setdefault((epoch.attempt, epoch.steps), epoch)  # equal on all ranks, but a kill may cut one's
         for about in read_lines(path / "about.jsonl", f"{path.name}/about.jsonl", parse_about, run.notes):
-            add_about(run, about)
+            run.versions |= about["versions"]
+            run.strategies |= {about["model"]: about["strategy"]} if about["model"] else {}
+            run.sums += [about["sums"]] if about["sums"] and about["sums"] not in run.sums else []
         progress = Progress(most_samples(len(folders)))
         for sample in read_lines(path / "progress.jsonl", f"{path.name}/progress.jsonl", parse_sample, run.notes):
             progress.add(*sample)
@@ -96,7 +98,7 @@ def read_description(run: Run, path: Path) -> None:
     try:
         with opened(path, MOST_BYTES) as file:
             content = json.loads(file.read())
-        run.num_ranks = count_of_ranks(content["num_ranks"])
+        run.num_ranks = fields.count(content["num_ranks"], MOST_RANKS)
         run.started = fields.moment(content["started"])
         run.command = [fields.text(part) for part in content["command"]]
         run.engine = fields.text(content["engine"])
@@ -108,27 +110,10 @@ def read_description(run: Run, path: Path) -> None:
         run.notes.append(f"run.json could not be understood ({type(error).__name__}), so part of the head is missing.")
 
 
-def add_about(run: Run, about: dict[str, Any]) -> None:
-    """Adds what a rank has told about itself."""
-    run.versions |= about["versions"]
-    if about["model"]:
-        run.strategies[about["model"]] = about["strategy"]
-    if about["sums"] and about["sums"] not in run.sums:
-        run.sums.append(about["sums"])
-
-
 def parse_about(line: dict[str, Any]) -> dict[str, Any]:
     """What a rank has told about itself from its line; raises one of UNREADABLE if it is none."""
     versions = {name: fields.text(version) for name, version in line.get("versions", {}).items() if name in VERSIONS}
     return {"versions": versions, **{name: fields.text(line.get(name, "")) for name in ("model", "strategy", "sums")}}
-
-
-def count_of_ranks(value: Any) -> int:
-    """`value` as a number of ranks; raises ValueError if that cannot be one."""
-    found = fields.count(value)
-    if found > MOST_RANKS:
-        raise ValueError(f"{found} ranks")
-    return found
 
 
 def parse_event(line: dict[str, Any]) -> Event:
