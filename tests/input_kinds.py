@@ -4,12 +4,15 @@ A model that counts rows trains on them: its only weight has one entry a row, st
 exactly 1 to its entry, so that what was read, and with which weight, is seen after any number of ranks and epochs.
 """
 
+import io
 import warnings
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tests.cases import rows
 
 NUM_ROWS = 23  # neither 2 nor 3 ranks divide it, nor its last batch of 5
 BATCH_SIZE = 6
@@ -81,6 +84,55 @@ def frame():
     return {"x": pd.DataFrame({"number": x[:, 0]}), "y": pd.Series(y[:, 0]), "batch_size": BATCH_SIZE}
 
 
+def hdf5():
+    import h5py
+
+    file = h5py.File(io.BytesIO(), "w")
+    x, y = (file.create_dataset(name, data=array) for name, array in zip("xy", columns(), strict=True))
+    return {"x": x, "y": y, "batch_size": BATCH_SIZE}
+
+
+def npy_folder_reader(folder: str):
+    """A reader of a file a row, that notes which rows were read: as CONTRIBUTING.md shows it."""
+    import keras_par as kp
+
+    class NpyFolder(kp.data.RowReader):
+        def __init__(self, folder):
+            self.paths = sorted_paths(folder)
+            first = np.load(self.paths[0])
+            self.shape, self.dtype = (len(self.paths), *first.shape), first.dtype
+            self.numbers_read: list[int] = []
+
+        def read(self, numbers):
+            self.numbers_read += map(int, numbers)
+            return np.stack([np.load(self.paths[number]) for number in numbers])
+
+    return NpyFolder(folder)
+
+
+def write_rows(folder: Path) -> None:
+    """A file a row of 8 features."""
+    for number, row in enumerate(rows(NUM_ROWS)[0]):
+        np.save(folder / f"{number:03}.npy", row)
+
+
+def train_on_files(folder: str, distributed: bool, **fit) -> dict:
+    """The weights after two epochs on rows in files, and which rows this rank has read, besides the first and last."""
+    from tests.tasks import build, strategy_scope
+
+    keras.utils.set_random_seed(7)
+    x = npy_folder_reader(folder) if distributed else np.stack([np.load(path) for path in sorted_paths(folder)])
+    with strategy_scope(distributed):
+        model = build()
+    model.fit(x, rows(NUM_ROWS)[1], batch_size=BATCH_SIZE, epochs=2, verbose=0, **fit)
+    read = x.numbers_read if distributed else []
+    return {"weights": [np.asarray(weight) for weight in model.get_weights()], "read": read}
+
+
+def sorted_paths(folder: str) -> list[Path]:
+    return sorted(Path(folder).glob("*.npy"))
+
+
 def dataset(batch_size: int = BATCH_SIZE):
     return {"x": tf.data.Dataset.from_tensor_slices(columns()).batch(batch_size)}
 
@@ -144,6 +196,7 @@ GLOBAL = {
         arrays,
         nest,
         frame,
+        hdf5,
         dataset,
         shuffled_dataset,
         unknown_dataset,

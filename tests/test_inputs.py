@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests import input_kinds
-from tests.input_kinds import BATCH_SIZE, GLOBAL, NUM_ROWS, write_images
+from tests.compare import relative_distance
+from tests.input_kinds import BATCH_SIZE, GLOBAL, NUM_ROWS, write_images, write_rows
 from tests.ranks.pool import REPOSITORY
 
 LAST = NUM_ROWS % BATCH_SIZE
@@ -49,6 +50,22 @@ def test_all_ranks_are_given_the_same(kind, size, ranks, plain, folder):
     assert len(results) == size
     for counts in results:
         assert counts == twin
+
+
+@pytest.mark.parametrize(("size", "fit"), [(2, {}), (2, {"class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}), (3, {})])
+def test_a_reader_of_rows_is_the_array_of_them_and_reads_a_rank_s_own_only(
+    size, fit, ranks, plain, exactness, tmp_path
+):
+    write_rows(tmp_path)
+    [twin] = plain.run(input_kinds.train_on_files, folder=str(tmp_path), distributed=False, **fit)
+    results = ranks(size).run(input_kinds.train_on_files, folder=str(tmp_path), distributed=True, **fit)
+    assert len(results) == size
+    for result in results:
+        exactness(relative_distance(result["weights"], twin["weights"]), 1e-6)
+        assert result["read"][:2] == [0, NUM_ROWS - 1]  # by which ranks see that all have the same
+    epochs = [result["read"][2:] for result in results]
+    assert sorted(row for own in epochs for row in own) == sorted(2 * list(range(NUM_ROWS)))
+    assert max(map(len, epochs)) - min(map(len, epochs)) <= 2 * -(-NUM_ROWS // BATCH_SIZE)  # a row a batch
 
 
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "unknown_dataset", "py_dataset"])
@@ -125,9 +142,10 @@ def test_each_rank_feeds_its_own_slice(lengths, ranks):
         assert result["steps"] == 2 * max(-(-length // 2) for length in lengths)
 
 
+ODD = "keras-par: data.shard: 1 of 23 elements are"
 SAID = {
-    "wrap": ["keras-par: data.shard: of 23 elements over 2 shards 1 are read twice (remainder='wrap')"],
-    "drop": ["keras-par: data.shard: of 23 elements over 2 shards 1 are left out (remainder='drop')"],
+    "wrap": [f"{ODD} read twice, so that each of 2 shards has 12 (remainder='wrap')"],
+    "drop": [f"{ODD} left out, so that each of 2 shards has 11 (remainder='drop')"],
     "exact": [],
     "fit": [
         "keras-par: of a global batch whose rows 2 ranks do not divide, rows are left out (remainder='drop')",

@@ -68,7 +68,7 @@ class Manifest:
         mesh: of the ranks that wrote it; one axis in data parallel.
         epoch: complete epochs.
         step: steps done of the epoch after these.
-        position: in the data, as `keras_patches.inputs.data_position.Position` has it; None if it was not known.
+        position: in the data, as `keras_patches.inputs.input.Position` has it; None if it was not known.
         seed: TensorFlow's global seed.
         monitored: name and value of the metric that chose this checkpoint as the best, None if none did.
         variables: all of the model, the optimizers and the metrics.
@@ -219,7 +219,7 @@ def file_from(content: Any) -> File:
 
 
 def position_of(value: Any) -> list:
-    """The position in the data, as `keras_patches.inputs.data_position.Position` has it."""
+    """The position in the data, as `keras_patches.inputs.input.Position` has it."""
     counts = (fields.count, or_none(fields.count), or_none(fields.count), fields.count)
     if not isinstance(value, list) or len(value) != len(counts) + 2:
         raise ValueError

@@ -16,7 +16,7 @@ from keras_par.comm.agreement import gather_or_raise
 from keras_par.comm.communicator import Communicator
 from keras_par.keras_patches.coordination.prepare import build
 from keras_par.keras_patches.inputs.arrays import global_seed
-from keras_par.keras_patches.inputs.data_position import Position
+from keras_par.keras_patches.inputs.input import Position
 from keras_par.keras_patches.models import binding as bindings
 from keras_par.keras_patches.models.model_state import Section
 from keras_par.keras_patches.trainer import epoch_iterator as epochs

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_par.data.arguments import complaint, place_of
+from keras_par.data.shard import sharding_of
 from keras_par.keras_patches.inputs.own_shares import mark
 from keras_par.plan.options import Remainder
-from keras_par.plan.rows import permutation, shard_size, stride
+from keras_par.plan.rows import permutation, stride
 
 
 class DistributedSampler:
@@ -56,19 +56,20 @@ class DistributedSampler:
         remainder: Remainder = "wrap",
     ):
         self.num_rows = num_rows
-        self.num_shards, self.shard_id = place_of(num_shards, shard_id)
-        self.shuffle, self.seed, self.remainder = shuffle, seed, remainder
+        self._sharding = sharding_of(num_shards, shard_id, remainder)
+        self.num_shards, self.shard_id, self.remainder = self._sharding
+        self.shuffle, self.seed = shuffle, seed
         self.epoch = 0
         if num_rows < 1:
             raise ValueError(f"keras-par: data.DistributedSampler(num_rows={num_rows}) needs at least one row.")
         if seed < 0:
             raise ValueError(f"keras-par: data.DistributedSampler: seed={seed} must not be negative.")
-        if (wrong := complaint(self.num_shards, self.shard_id, remainder)) is not None:
+        if wrong := self._sharding.complaint:
             raise ValueError(f"keras-par: data.DistributedSampler{wrong}")
 
     def __len__(self) -> int:
         """How many rows this rank has in an epoch."""
-        return shard_size(self.num_rows, self.num_shards, self.shard_id, self.remainder)
+        return self._sharding.size(self.num_rows)
 
     def __iter__(self) -> Iterator[int]:
         """This rank's row numbers in the epoch that was set; as in torch, the next iteration gives the same."""

@@ -13,10 +13,11 @@ from keras_par.base.sentence import error_of
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError, gather_or_raise
 from keras_par.comm.communicator import Communicator
-from keras_par.data.arguments import complaint, place_of
-from keras_par.keras_patches.inputs.own_shares import mark
+from keras_par.data.shard import sharding_of
+from keras_par.keras_patches.inputs.own_shares import Sharding, mark
+from keras_par.plan.fingerprint import first_unequal
 from keras_par.plan.options import Remainder
-from keras_par.plan.rows import own_spans, pieces, shard_size
+from keras_par.plan.rows import own_spans, pieces
 
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds
@@ -86,43 +87,32 @@ def load_tfds(
     """
     require()
     job = world.current() if shard_id is None else None
-    num_shards, shard_id = place_of(num_shards, shard_id)
+    sharding = sharding_of(num_shards, shard_id, remainder)
     name = name_or_builder if isinstance(name_or_builder, str) else name_or_builder.name
     where = f"data.load_tfds({name!r}, {str(split)!r})"
-    arguments = {
-        "data set": name,
-        "split": str(split),
-        "num_shards": num_shards,
-        "shuffle_files": shuffle_files,
-        "seed": seed,
-        "remainder": remainder,
-    }
-    wrong = wrong_with(job, num_shards, shard_id, remainder, download, read_config)
-    answers = agree(job, "kp.load_tfds.arguments", [arguments, download], wrong and where + wrong)
-    refuse_differences([answer[0] for answer in answers])
+    wrong = wrong_with(sharding, download and job is None, read_config)
+    common = {"data set": name, "split": str(split), "num_shards": sharding.num_shards, "remainder": remainder}
+    common |= {"shuffle_files": shuffle_files, "seed": seed}
+    answers = agree(job, "kp.load_tfds.arguments", [common, download], wrong and where + wrong)
+    refuse_differences([answer for answer, _ in answers])
 
-    if any(answer[1] for answer in answers):
+    if any(asks for _, asks in answers):
         prepare = functools.partial(download_and_prepare, name_or_builder, data_dir)
-        prepared = attempt(prepare, where) if job is None or job.rank == 0 else Attempt(None, None)
-        agree(job, "kp.load_tfds.prepared", None, prepared.complaint)
-    found = attempt(functools.partial(find, name_or_builder, data_dir, split), where)
-    counts = [found.value.num_rows, found.value.num_files] if found.value else None
-    answers = agree(job, "kp.load_tfds.found", counts, found.complaint)
+        _, failure = attempt(where, prepare) if job is None or job.rank == 0 else (None, None)
+        agree(job, "kp.load_tfds.prepared", None, failure)
+    found, failure = attempt(where, functools.partial(find, name_or_builder, data_dir, split))
+    answers = agree(job, "kp.load_tfds.found", found and [found.num_rows, found.num_files], failure)
     refuse_differences([{"rows and file shards": answer} for answer in answers])
 
-    if shard_id == 0:
-        report(where, found.value, num_shards, remainder)
-    return mark(
-        read(
-            found.value,
-            own_spans(found.value.num_rows, num_shards, shard_id, remainder),
-            seed,
-            read_config,
-            shuffle_files=shuffle_files,
-            decoders=decoders,
-            as_supervised=as_supervised,
+    sharding.say_remainder(found.num_rows, where, "rows")
+    if sharding.shard_id == 0 and found.num_files < sharding.num_shards:
+        logger.warning(
+            f"keras-par: {where} has {found.num_files} file shard(s) for {sharding.num_shards} ranks, so ranks read "
+            "the same files and skip each other's rows: prepare the data set with more, by "
+            f"tfds.download.DownloadConfig(num_shards={sharding.num_shards}) or a multiple of that."
         )
-    )
+    options = {"shuffle_files": shuffle_files, "decoders": decoders, "as_supervised": as_supervised}
+    return mark(found.read(own_spans(found.num_rows, *sharding), seed, read_config, **options))
 
 
 class Split(NamedTuple):
@@ -136,12 +126,21 @@ class Split(NamedTuple):
     def num_rows(self) -> int:
         return sum(stop - start for _, start, stop in self.terms)
 
+    def read(self, spans: list[tuple[int, int]], seed: int, read_config: Any, **options: Any) -> tf.data.Dataset:
+        """The rows in `spans` of the split, as `builder.as_dataset` reads them."""
+        import tensorflow_datasets as tfds
 
-class Attempt(NamedTuple):
-    """What a function returned, or one sentence about why it did not."""
-
-    value: Any
-    complaint: str | None
+        lengths = [stop - start for _, start, stop in self.terms]
+        found = [piece for span in spans or [(0, 1)] for piece in pieces(lengths, *span)]
+        own = [(*self.terms[term][:2], low, high) for term, low, high in found]
+        instructions = [
+            tfds.core.ReadInstruction(name, from_=start + low, to=start + high, unit="abs")
+            for name, start, low, high in own
+        ]
+        config = (read_config or tfds.ReadConfig()).replace(shuffle_seed=seed)
+        split = functools.reduce(operator.add, instructions)
+        dataset = self.builder.as_dataset(split=split, read_config=config, **options)
+        return dataset if spans else dataset.take(0)  # tensorflow-datasets refuses to read no rows
 
 
 def require() -> None:
@@ -155,53 +154,49 @@ def require() -> None:
         ) from error
 
 
-def wrong_with(
-    job: Communicator | None, num_shards: int, shard_id: int, remainder: str, download: bool, read_config: Any
-) -> str | None:
-    """What is wrong with the arguments of `load_tfds`, as the end of a sentence, or None."""
-    if download and job is None and world.is_started() and world.current().size > 1:
+def wrong_with(sharding: Sharding, downloads_alone: bool, read_config: Any) -> str | None:
+    """What is wrong with these arguments of `load_tfds`, as the end of a sentence, or None."""
+    if downloads_alone and world.is_started() and world.current().size > 1:
         return (
             ": download=True with a shard_id would let every rank download: leave shard_id out, or prepare the data "
             "set before."
         )
     if read_config is not None and read_config.input_context is not None:
         return ": a read_config with an input_context is sharded already: leave the input_context out."
-    return complaint(num_shards, shard_id, remainder)
+    return sharding.complaint
 
 
-def agree(job: Communicator | None, name: str, value: Any, complaint: str | None) -> list[Any]:
-    """`gather_or_raise`, or, where a process loads by itself, only its own value or complaint."""
+def agree(job: Communicator | None, name: str, value: Any, wrong: str | None) -> list[Any]:
+    """`gather_or_raise`, or, where a process loads by itself, only its own value or what is wrong."""
     if job is not None:
-        return gather_or_raise(job, name, value, complaint)
-    if complaint is not None:
-        raise ValueError(f"keras-par: {complaint}")
+        return gather_or_raise(job, name, value, wrong)
+    if wrong is not None:
+        raise ValueError(f"keras-par: {wrong}")
     return [value]
 
 
 def refuse_differences(answers: list[dict[str, Any]]) -> None:
     """Raises AgreedValueError, on all ranks, if the ranks' answers are not the same."""
-    for rank, answer in enumerate(answers):
-        for key, first in answers[0].items():
-            if answer[key] != first:
-                raise AgreedValueError(
-                    f"keras-par: data.load_tfds: {key} is {first!r} on rank 0 but {answer[key]!r} on rank {rank}: "
-                    "give all ranks the same arguments and the same data_dir."
-                )
+    if unequal := first_unequal(answers):
+        key, rank = unequal
+        raise AgreedValueError(
+            f"keras-par: data.load_tfds: {key} is {answers[0][key]!r} on rank 0 but {answers[rank][key]!r} on rank "
+            f"{rank}: give all ranks the same arguments and the same data_dir."
+        )
 
 
-def attempt(function: Callable[[], Any], where: str) -> Attempt:
+def attempt(where: str, function: Callable[[], Any]) -> tuple[Any, str | None]:
+    """What a function returns, or one sentence about why it does not."""
     try:
-        return Attempt(function(), None)
+        return function(), None
     except Exception as error:
-        return Attempt(None, f"{where}: {error_of(type(error).__name__, str(error))}")
+        return None, f"{where}: {error_of(type(error).__name__, str(error))}"
 
 
 def open_builder(name_or_builder: Any, data_dir: str | os.PathLike | None) -> Any:
     import tensorflow_datasets as tfds
 
-    if not isinstance(name_or_builder, str):
-        return name_or_builder
-    return tfds.builder(name_or_builder, data_dir=data_dir)
+    return tfds.builder(name_or_builder, data_dir=data_dir) if isinstance(name_or_builder, str) else name_or_builder
 
 
 def download_and_prepare(name_or_builder: Any, data_dir: str | os.PathLike | None) -> None:
@@ -231,46 +226,7 @@ def find(name_or_builder: Any, data_dir: str | os.PathLike | None, split: Any) -
         (term.splitname, term.from_ or 0, splits[term.splitname].num_examples if term.to is None else term.to)
         for term in tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
     ]
-    if not any(start < stop for _, start, stop in terms):
+    found = Split(builder, terms, len({file.filename for file in splits[split].file_instructions}))
+    if found.num_rows < 1:
         raise ValueError("the split has no rows: give another one.")
-    return Split(builder, terms, len({file.filename for file in splits[split].file_instructions}))
-
-
-def report(where: str, split: Split, num_shards: int, remainder: Remainder) -> None:
-    """Says in the log what is read by several ranks, read twice or left out."""
-    if split.num_files < num_shards:
-        logger.warning(
-            f"keras-par: {where} has {split.num_files} file shard(s) for {num_shards} ranks, so ranks read the same "
-            "files and skip each other's rows: prepare the data set with more, by "
-            f"tfds.download.DownloadConfig(num_shards={num_shards}) or a multiple of that."
-        )
-    length = shard_size(split.num_rows, num_shards, 0, remainder)
-    surplus = length * num_shards - split.num_rows
-    if remainder == "wrap" and surplus > 0:
-        logger.warning(
-            f"keras-par: {where}: {surplus} of {split.num_rows} rows are read twice in an epoch, so that each of "
-            f"{num_shards} ranks has {length}."
-        )
-    if remainder == "drop" and surplus < 0:
-        logger.warning(
-            f"keras-par: {where}: {-surplus} of {split.num_rows} rows are left out, so that each of {num_shards} "
-            f"ranks has {length}."
-        )
-
-
-def read(split: Split, spans: list[tuple[int, int]], seed: int, read_config: Any, **options: Any) -> tf.data.Dataset:
-    """The rows in `spans` of the split, as `builder.as_dataset` reads them."""
-    import tensorflow_datasets as tfds
-
-    lengths = [stop - start for _, start, stop in split.terms]
-    instructions = []
-    for span in spans or [(0, 1)]:
-        for term, low, high in pieces(lengths, *span):
-            name, start, _ = split.terms[term]
-            instructions.append(tfds.core.ReadInstruction(name, from_=start + low, to=start + high, unit="abs"))
-    dataset = split.builder.as_dataset(
-        split=functools.reduce(operator.add, instructions),
-        read_config=(read_config or tfds.ReadConfig()).replace(shuffle_seed=seed),
-        **options,
-    )
-    return dataset if spans else dataset.take(0)  # tensorflow-datasets refuses to read no rows
+    return found

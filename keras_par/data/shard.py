@@ -1,22 +1,11 @@
 """Gives each rank its own strided share of any input that `fit` takes."""
 
-import itertools
-import logging
-import os
-import types
 from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
-
-from keras_par.comm import world
-from keras_par.data.arguments import complaint, place_of
-from keras_par.keras_patches.inputs.own_shares import mark
+from keras_par.keras_patches.inputs.kinds import shard_of_data
+from keras_par.keras_patches.inputs.own_shares import Sharding
+from keras_par.keras_patches.variables.layouts import data_place
 from keras_par.plan.options import Remainder
-from keras_par.plan.rows import shard_size
-
-logger = logging.getLogger("keras_par")
 
 
 def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None, remainder: Remainder = "exact") -> Any:
@@ -63,176 +52,20 @@ def shard(data: Any, num_shards: int | None = None, shard_id: int | None = None,
 
     Costs no collective.
     """
-    num_shards, shard_id = place_of(num_shards, shard_id)
-    if wrong := complaint(num_shards, shard_id, remainder):
+    sharding = sharding_of(num_shards, shard_id, remainder)
+    if wrong := sharding.complaint:
         raise ValueError(f"keras-par: data.shard{wrong}")
-    if isinstance(data, types.GeneratorType):
-        if remainder != "exact":
-            raise ValueError(unknown_length(remainder))
-        return mark(row for row in itertools.islice(data, shard_id, None, num_shards))
-    if isinstance(data, keras.utils.PyDataset):
-        return shard_py_dataset(data, num_shards, shard_id, remainder)
-    if is_data_loader(data):
-        return shard_data_loader(data, num_shards, shard_id, remainder)
-    if is_list_of_files(data):
-        data = tf.data.Dataset.from_tensor_slices([os.fspath(name) for name in data])
-    if isinstance(data, tf.data.Dataset):
-        return shard_dataset(data, num_shards, shard_id, remainder)
-    return shard_arrays(data, num_shards, shard_id, remainder)
+    return shard_of_data(data, sharding)
 
 
-def is_list_of_files(data: Any) -> bool:
-    """True for names and paths, of which each is an element."""
-    is_list = isinstance(data, (list, tuple)) and bool(data)
-    return is_list and all(isinstance(name, (str, bytes, os.PathLike)) for name in data)
-
-
-def unknown_length(remainder: str) -> str:
-    return (
-        f"keras-par: data.shard(remainder={remainder!r}) must know how long the data is, to give all ranks as many "
-        "elements: use remainder='exact', or for a tf.data.Dataset add "
-        ".apply(tf.data.experimental.assert_cardinality(n)) before it."
-    )
-
-
-def numbers_of_shard(length: int, num_shards: int, shard_id: int, remainder: Remainder) -> np.ndarray:
-    """Which of `length` elements a shard has, in order; says on rank 0 what is read twice or left out."""
-    say_remainder(length, num_shards, remainder)
-    size = shard_size(length, num_shards, shard_id, remainder)
-    return (shard_id + num_shards * np.arange(size)) % max(length, 1)
-
-
-def say_remainder(length: int, num_shards: int, remainder: Remainder) -> None:
-    """Logs on rank 0 how many of `length` elements are read twice or left out."""
-    rest = length % num_shards
-    if not rest or remainder == "exact" or (world.is_started() and world.current().rank != 0):
-        return
-    what = f"{num_shards - rest} are read twice" if remainder == "wrap" else f"{rest} are left out"
-    logger.warning(
-        "keras-par: data.shard: of %d elements over %d shards %s (remainder=%r)", length, num_shards, what, remainder
-    )
-
-
-def shard_dataset(dataset: tf.data.Dataset, num_shards: int, shard_id: int, remainder: Remainder) -> tf.data.Dataset:
-    """Elements of a dataset; works on infinite ones, and for "exact" on those of unknown length."""
-    length = int(dataset.cardinality())
-    share = dataset.shard(num_shards, shard_id)
-    if remainder == "exact" or length == tf.data.INFINITE_CARDINALITY:
-        return mark(share)
-    if length == tf.data.UNKNOWN_CARDINALITY:
-        raise ValueError(unknown_length(remainder))
-    say_remainder(length, num_shards, remainder)
-    if remainder == "drop":
-        return mark(share.take(length // num_shards))
-    size = shard_size(length, num_shards, shard_id, remainder)
-    # Every rank reads the elements that are read again, also those it does not take: else a shuffle before this, which
-    # takes a new seed each time it is read, would soon give the ranks different orders.
-    again = dataset.repeat().take(-length % num_shards).enumerate(length)
-    own = again.filter(lambda number, *_: number % num_shards == shard_id).map(lambda _, element: element)
-    return mark(share.concatenate(own).apply(tf.data.experimental.assert_cardinality(size)))
-
-
-def shard_arrays(arrays: Any, num_shards: int, shard_id: int, remainder: Remainder) -> tf.data.Dataset:
-    """Rows of an array, of a DataFrame, or of each array in a nest."""
-    leaves = keras.tree.flatten(arrays)
-    lengths = {len(leaf) for leaf in leaves if getattr(leaf, "shape", None)}
-    if len(lengths) != 1 or not all(getattr(leaf, "shape", None) for leaf in leaves):
-        raise ValueError(
-            f"keras-par: data.shard takes arrays of equally many rows, names of files, a tf.data.Dataset, a "
-            f"PyDataset, a DataLoader or a generator, not a {type(arrays).__name__} of other things or of arrays of "
-            f"lengths {sorted(lengths)}."
-        )
-    numbers = numbers_of_shard(lengths.pop(), num_shards, shard_id, remainder)
-
-    def rows(leaf):
-        if not hasattr(leaf, "iloc"):
-            return np.asarray(leaf)[numbers]
-        own = leaf.iloc[numbers].to_numpy()
-        return own if own.ndim > 1 else own[:, np.newaxis]  # a Series is one column, as Keras has it
-
-    return mark(tf.data.Dataset.from_tensor_slices(keras.tree.map_structure(rows, arrays)))
-
-
-class Dealt(keras.utils.PyDataset):
-    """Some of another PyDataset's batches."""
-
-    def __init__(self, inner: keras.utils.PyDataset, num_shards: int, shard_id: int, remainder: Remainder):
-        super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
-        self._inner, self._num_shards, self._shard_id = inner, num_shards, shard_id
-        self._remainder: Remainder = remainder
-
-    @property
-    def num_batches(self):
-        length = self._inner.num_batches
-        return None if length is None else shard_size(length, self._num_shards, self._shard_id, self._remainder)
-
-    def __getitem__(self, index):
-        number = self._shard_id + self._num_shards * index
-        length = self._inner.num_batches
-        return self._inner[number if length is None else number % length]
-
-    def on_epoch_begin(self):
-        self._inner.on_epoch_begin()
-
-    def on_epoch_end(self):
-        self._inner.on_epoch_end()
-
-
-def shard_py_dataset(
-    data: keras.utils.PyDataset, num_shards: int, shard_id: int, remainder: Remainder
-) -> keras.utils.PyDataset:
-    """Batches of a PyDataset, dealt out whole."""
-    if data.num_batches is not None:
-        say_remainder(data.num_batches, num_shards, remainder)
-    return mark(Dealt(data, num_shards, shard_id, remainder))
-
-
-def is_data_loader(data: Any) -> bool:
-    """True for torch's DataLoader, found out without importing torch."""
-    return any(
-        kind.__name__ == "DataLoader" and kind.__module__.startswith("torch.utils.data") for kind in type(data).__mro__
-    )
-
-
-class DealtBatches:
-    """Some of the batches of row numbers that a torch batch sampler draws."""
-
-    def __init__(self, batches: Any, num_shards: int, shard_id: int, remainder: Remainder):
-        self._batches, self._num_shards, self._shard_id = batches, num_shards, shard_id
-        self._remainder: Remainder = remainder
-
-    def __len__(self) -> int:
-        return shard_size(len(self._batches), self._num_shards, self._shard_id, self._remainder)
-
-    def __iter__(self):
-        drawn = list(self._batches)  # row numbers only; "wrap" needs the first ones again
-        for index in range(len(self)):
-            yield drawn[(self._shard_id + self._num_shards * index) % len(drawn)]
-
-
-def shard_data_loader(loader: Any, num_shards: int, shard_id: int, remainder: Remainder) -> Any:
-    """Batches of a map-style torch DataLoader, dealt out whole. Its sampler must be seeded alike on all ranks.
+def sharding_of(num_shards: int | None, shard_id: int | None, remainder: Remainder) -> Sharding:
+    """In place of None the number of ranks that have other rows, and which of them this is; a fault is its complaint's.
 
     Raises:
-        ValueError: the loader does not batch rows by their numbers.
+        RuntimeError: kp.init() was not called, and one is None.
     """
-    if loader.batch_sampler is None or not hasattr(loader.dataset, "__len__"):
-        raise ValueError(
-            "keras-par: data.shard needs a DataLoader that makes batches of rows by their numbers (a map-style data "
-            "set and a batch_size): shard an iterable-style data set within itself, by kp.rank() and kp.size()."
-        )
-    say_remainder(len(loader.batch_sampler), num_shards, remainder)
-    batches = DealtBatches(loader.batch_sampler, num_shards, shard_id, remainder)
-    return mark(
-        type(loader)(
-            loader.dataset,
-            batch_sampler=batches,
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
-            generator=loader.generator,
-            persistent_workers=loader.persistent_workers,
-        )
-    )
+    if num_shards is None or shard_id is None:
+        num_places, place = data_place()
+        num_shards = num_places if num_shards is None else num_shards
+        shard_id = place if shard_id is None else shard_id
+    return Sharding(num_shards, shard_id, remainder)

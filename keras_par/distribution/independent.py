@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from keras_par.keras_patches.coordination import fit_call as runs
-from keras_par.keras_patches.inputs.sharded_input import without_distribution
+from keras_par.keras_patches.inputs.input import without_distribution
 from keras_par.keras_patches.models import binding as bindings
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_par.base.generators import numpy_state, set_numpy, set_python
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
-from keras_par.keras_patches.inputs import torch_generators
+from keras_par.keras_patches.inputs import torch_loader
 
 logger = logging.getLogger("keras_par")
 
@@ -95,8 +95,8 @@ def differ(digests: list) -> bool:
 def global_generators() -> list[Generator]:
     """Those of Python, NumPy and, if the script has imported it, torch; Keras draws its seeds from Python's."""
     found = [Generator("Python", random.getstate, set_python), Generator("NumPy", numpy_state, set_numpy)]
-    if torch_generators.global_state() is not None:
-        found.append(Generator("torch", torch_generators.global_state, torch_generators.set_global_state))
+    if torch_loader.global_state() is not None:
+        found.append(Generator("torch", torch_loader.global_state, torch_loader.set_global_state))
     return found
 
 

@@ -17,9 +17,8 @@ from keras_par.keras_patches.coordination.one_thread import told_apart
 from keras_par.keras_patches.coordination.prepare import prepare
 from keras_par.keras_patches.coordination.writing_rank import places, require_everywhere, run_once, warn_of_other_paths
 from keras_par.keras_patches.inputs.arrays import checksum, global_seed
+from keras_par.keras_patches.inputs.input import Input
 from keras_par.keras_patches.inputs.same_data import difference, other_rows, tell
-from keras_par.keras_patches.inputs.sharded_input import Source
-from keras_par.keras_patches.inputs.torch_generators import begin_as_rank_0, digest_of
 from keras_par.keras_patches.models.binding import Binding, bound, optimizers_of
 from keras_par.keras_patches.models.weight_check import require_same_weights
 from keras_par.keras_patches.step import metrics
@@ -86,7 +85,7 @@ class Run:
         """What happens to odd rows of the input that is opened next; only training data may be changed by it."""
         return self.binding.options.remainder if self.kind == "fit" and not self._started else "exact"
 
-    def open(self, source: Source) -> "Opened":
+    def open(self, source: Input) -> "Opened":
         """This rank's dataset of an input all ranks were given, and how its epochs end.
 
         The first input of a call also prepares the model. Costs two all-gathers of a few bytes, and those of
@@ -105,8 +104,9 @@ class Run:
             self.heard = [answer["files"] for answer in answers]
             warn_of_other_paths(self.communicator, self.heard)
         self._complain(source, other_rows([answer["rows"] for answer in answers], "there are other arrays"))
-        if source.loader is not None and len({answer["torch"] for answer in answers}) > 1:
-            begin_as_rank_0(self.communicator, source.loader)
+        generators = {answer["generators"] for answer in answers}
+        if None not in generators and len(generators) > 1:
+            source.begin_as_rank_0(self.communicator)
         seeds = [answer["seed"] for answer in answers]
         shuffle_seed = seeds[0] if len(set(seeds)) > 1 else None
         data = self.binding.data
@@ -127,13 +127,13 @@ class Run:
         largest = None if None in counts else max(counts)
         return Opened(dataset, largest if source.is_sharded else source.num_batches, end)
 
-    def same_so_far(self, source: Source, num_batches: int, is_end: bool) -> None:
+    def same_so_far(self, source: Input, num_batches: int, is_end: bool) -> None:
         """Says so if the ranks have read different data. Costs two all-gathers of a few bytes."""
         if source.digest is not None:
             read = self.communicator.all_gather_object(source.digest.after(num_batches), "kp.same_data")
             self._complain(source, difference(read, is_end))
 
-    def _complain(self, source: Source, said: str | None) -> None:
+    def _complain(self, source: Input, said: str | None) -> None:
         """Tells on rank 0 of an input, once in this call."""
         if said is not None and said not in self._complaints:
             self._complaints[said] = source.advice
@@ -211,7 +211,7 @@ class Run:
         [largest] = self.communicator.all_reduce([tf.constant(count)], "kp.most", "max")
         return int(largest)
 
-    def _describe(self, source: Source) -> dict[str, Any]:
+    def _describe(self, source: Input) -> dict[str, Any]:
         return {
             "call": self.kind,
             **self.binding.describe(),
@@ -226,7 +226,7 @@ class Run:
             "seed": global_seed(),
             "order": source.order if self.communicator.rank == 0 else None,
             "rows": source.checksum(),
-            "torch": None if source.loader is None else digest_of(source.loader),
+            "generators": source.generators,
         }
 
 
@@ -262,10 +262,10 @@ class Opened:
     end: End
 
 
-NEED_NOT_BE_EQUAL = ("may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows", "torch")
+NEED_NOT_BE_EQUAL = ("may_end_unannounced", "logs_each_step", "files", "seed", "order", "rows", "generators")
 
 
-def say_what_is_odd(source: Source, counts: list[int | None], num_ranks: int) -> None:
+def say_what_is_odd(source: Input, counts: list[int | None], num_ranks: int) -> None:
     """Logs rows that are dropped or read twice, and ranks that have fewer batches than others.
 
     Args:

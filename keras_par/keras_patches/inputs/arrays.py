@@ -1,6 +1,8 @@
-"""Cuts arrays by their row numbers, so that a rank copies only its own rows, in the order of one process."""
+"""Arrays as an input, cut by their row numbers, so that a rank copies or reads its own rows only, in Keras's order."""
 
+import contextlib
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,64 +11,135 @@ from keras import tree
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
+from keras_par.keras_patches.inputs.input import Input
+from keras_par.keras_patches.inputs.own_shares import Sharding, mark
 from keras_par.keras_patches.inputs.row_parts import num_rows
+from keras_par.keras_patches.inputs.row_readers import SAMPLED_ROWS, reader_of
 from keras_par.keras_patches.inputs.shards import as_it_is, shard_of
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import num_wrapped, row_range
 
-SAMPLED_ROWS = 64  # how many rows of an array are looked at to see whether the ranks have the same
+
+class SparseArrayInput(Input):
+    """Arrays of which some are sparse or ragged: batches as Keras cuts them."""
+
+    adapter_type = ArrayDataAdapter
+    advice = "make or load the same arrays on every rank"
+
+    def _read(self, shuffle_seed: int | None, order: Any) -> tf.data.Dataset:
+        with seeded(shuffle_seed):
+            return super()._read(shuffle_seed, order)
 
 
-def is_dense(inputs) -> bool:
-    """True if every leaf of `inputs` is an array whose rows can be taken by their numbers."""
-    sparse_or_ragged = (tf.SparseTensor, tf.RaggedTensor)
-    return not any(
-        isinstance(leaf, sparse_or_ragged) or type(leaf).__module__.startswith("scipy.sparse")
-        for leaf in tree.flatten(inputs)
-    )
+class ArrayInput(SparseArrayInput):
+    """Arrays and other readers of rows, of which each rank takes its rows only."""
 
+    def __init__(self, adapter: Any, given: Any, auto_shard: bool = True, remainder: Remainder = "exact"):
+        super().__init__(adapter, given, auto_shard, remainder)
+        self.kind = f"{self.kind} of dense arrays"
+        self.num_batches = adapter.num_batches
 
-def row_numbers(adapter: ArrayDataAdapter, shuffle_seed: int | None) -> tf.data.Dataset:
-    """Batches of row numbers, shuffled by Keras's own adapter."""
-    numbers = ArrayDataAdapter(np.arange(adapter._num_samples), batch_size=adapter.batch_size, shuffle=adapter._shuffle)
-    with seeded(shuffle_seed):
-        return numbers.get_tf_dataset()
+    @classmethod
+    def reads(cls, adapter: Any) -> bool:
+        """True if every leaf is an array whose rows can be taken by their numbers."""
+        sparse_or_ragged = (tf.SparseTensor, tf.RaggedTensor)
+        return super().reads(adapter) and not any(
+            isinstance(leaf, sparse_or_ragged) or type(leaf).__module__.startswith("scipy.sparse")
+            for leaf in tree.flatten(adapter._inputs)
+        )
 
+    @staticmethod
+    def takes(data: Any) -> bool:
+        return True
 
-def cut_arrays(
-    adapter: ArrayDataAdapter, dataset: tf.data.Dataset, num_shards: int, shard_id: int, remainder: Remainder
-) -> tf.data.Dataset:
-    """The rows of `row_numbers`, cut first and looked up afterwards."""
-    arrays = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
-    arrays = tree.map_structure(lambda array: array if array is None else tf.convert_to_tensor(array), arrays)
-    arrays = tree.lists_to_tuples(arrays)
+    @staticmethod
+    def shard(data: Any, sharding: Sharding) -> tf.data.Dataset:
+        """Rows of an array, of a DataFrame, or of each array in a nest."""
+        leaves = tree.flatten(data)
+        lengths = {len(leaf) for leaf in leaves if getattr(leaf, "shape", None)}
+        if len(lengths) != 1 or not all(getattr(leaf, "shape", None) for leaf in leaves):
+            raise ValueError(
+                f"keras-par: data.shard takes arrays of equally many rows, names of files, a tf.data.Dataset, a "
+                f"PyDataset, a DataLoader or a generator, not a {type(data).__name__} of other things or of arrays of "
+                f"lengths {sorted(lengths)}."
+            )
+        [length] = lengths
+        sharding.say_remainder(length)
+        numbers = sharding.numbers(length)
+        rows = tree.map_structure(lambda leaf: reader_of(leaf).read(numbers), data)
+        return mark(tf.data.Dataset.from_tensor_slices(rows))
 
-    rest = adapter._num_samples % adapter.batch_size
-    even = adapter.batch_size % num_shards == 0 and (rest == 0 or (remainder == "drop" and rest < num_shards))
-    thin = remainder == "exact" and (adapter.batch_size < num_shards or 0 < rest < num_shards)
+    def checksum(self) -> int | None:
+        return None if self.is_sharded else checksum(self.adapter._inputs)
 
-    @as_it_is
-    def look_up(rows):
-        total = num_rows(rows)
-        if remainder == "drop":
-            total = total // num_shards * num_shards
-        elif remainder == "wrap":
-            rows = tf.gather(rows, tf.range(num_wrapped(total, num_shards) * num_shards) % total)
+    def _read(self, shuffle_seed: int | None, order: Any) -> tf.data.Dataset:
+        """Batches of row numbers, shuffled by Keras's own adapter."""
+        if self.is_sharded:
+            return super()._read(shuffle_seed, order)
+        adapter = self.adapter
+        numbers = np.arange(adapter._num_samples)
+        with seeded(shuffle_seed):
+            return ArrayDataAdapter(numbers, batch_size=adapter.batch_size, shuffle=adapter._shuffle).get_tf_dataset()
+
+    def _cut(self, dataset: tf.data.Dataset, num_shards: int, shard_id: int) -> tf.data.Dataset:
+        """The numbers cut first, and rows looked up afterwards."""
+        num_samples, batch_size, remainder = self.adapter._num_samples, self.adapter.batch_size, self.remainder
+        rest = num_samples % batch_size
+        even = batch_size % num_shards == 0 and (rest == 0 or (remainder == "drop" and rest < num_shards))
+        thin = remainder == "exact" and (batch_size < num_shards or 0 < rest < num_shards)
+        if remainder == "drop" and 0 < rest < num_shards:
+            self.num_batches = num_samples // batch_size
+            dataset = dataset.take(self.num_batches)
+        look_ups = tree.lists_to_tuples(tree.map_structure(look_up_of, self.adapter._inputs))
+
+        @as_it_is
+        def look_up(rows):
             total = num_rows(rows)
-        start, stop = row_range(total, num_shards, shard_id)
-        rows = rows[start : tf.maximum(stop, start + 1) if thin else stop]
-        if even:
-            rows = tf.ensure_shape(rows, [adapter.batch_size // num_shards])
-        batch = tree.map_structure(lambda array: array if array is None else tf.gather(array, rows), arrays)
-        return shard_of(batch, stop - start, total, even, thin)
+            if remainder == "drop":
+                total = total // num_shards * num_shards
+            elif remainder == "wrap":
+                rows = tf.gather(rows, tf.range(num_wrapped(total, num_shards) * num_shards) % total)
+                total = num_rows(rows)
+            start, stop = row_range(total, num_shards, shard_id)
+            rows = rows[start : tf.maximum(stop, start + 1) if thin else stop]
+            if even:
+                rows = tf.ensure_shape(rows, [batch_size // num_shards])
+            batch = tree.map_structure(lambda each: None if each is None else each(rows), look_ups)
+            return shard_of(batch, stop - start, total, even, thin)
 
-    if remainder == "drop" and 0 < rest < num_shards:
-        dataset = dataset.take(adapter._num_samples // adapter.batch_size)
-    options = tf.data.Options()
-    # This pipeline has nothing to tune, and tf.data's tuning thread delays the end of short epochs.
-    options.autotune.enabled = False
-    options.experimental_optimization.apply_default_optimizations = False
-    return dataset.map(look_up, num_parallel_calls=2, deterministic=True).prefetch(4).with_options(options)
+        options = tf.data.Options()
+        # This pipeline has nothing to tune, and tf.data's tuning thread delays the end of short epochs.
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
+        in_memory = all(leaf is None or reader_of(leaf).in_memory for leaf in tree.flatten(self.adapter._inputs))
+        shards = dataset.map(look_up, num_parallel_calls=2 if in_memory else None, deterministic=True)
+        return shards.prefetch(4).with_options(options)
+
+
+def look_up_of(leaf: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """A function that gives rows by their numbers, in the type that Keras gives such an array."""
+    if leaf is None:
+        return None
+    reader = reader_of(leaf)
+    array = leaf if reader.in_memory else np.zeros([1, *reader.shape[1:]], reader.dtype)
+    tensor = tf.convert_to_tensor(array_slicing.convert_to_sliceable(array, target_backend="tensorflow"))
+    if reader.in_memory:
+        return lambda rows: tf.gather(tensor, rows)
+    dtype = tensor.dtype.as_numpy_dtype
+
+    def read(numbers):
+        found = np.asarray(reader.read(numbers), dtype)
+        if found.shape != (len(numbers), *reader.shape[1:]):
+            raise ValueError(
+                f"keras-par: {type(reader).__name__}.read gives rows of shape {found.shape} for {len(numbers)} numbers "
+                f"of rows of shape {reader.shape[1:]}: return one row for each number, in their order."
+            )
+        return found
+
+    def read_rows(rows):
+        return tf.ensure_shape(tf.numpy_function(read, [rows], tensor.dtype), [*rows.shape, *tensor.shape[1:]])
+
+    return read_rows
 
 
 def checksum(inputs: Any) -> int:
@@ -75,28 +148,26 @@ def checksum(inputs: Any) -> int:
     for leaf in tree.flatten(inputs):
         if leaf is None:
             continue
-        step = max(1, leaf.shape[0] // SAMPLED_ROWS)
-        sample = np.asarray(leaf.iloc[::step] if hasattr(leaf, "iloc") else leaf[::step])
+        reader, length = reader_of(leaf), leaf.shape[0]
+        places = np.arange(0, length, max(1, length // SAMPLED_ROWS)) if reader.in_memory else [0, length - 1]
+        sample = reader.read(np.asarray(places))
         about = f"{tuple(leaf.shape)} {sample.dtype}".encode()
         content = repr(sample.tolist()).encode() if sample.dtype.hasobject else np.ascontiguousarray(sample).tobytes()
         total = zlib.crc32(content, zlib.crc32(about, total))
     return total
 
 
-class seeded:  # noqa: N801 - reads as a statement
+@contextlib.contextmanager
+def seeded(seed: int | None):
     """Sets TensorFlow's global seed for a block, so that a shuffle built in it is the same on every rank."""
-
-    def __init__(self, seed: int | None):
-        self._seed = seed
-
-    def __enter__(self):
-        if self._seed is not None:
-            self._before = global_seed()
-            tf.random.set_seed(self._seed)
-
-    def __exit__(self, *error):
-        if self._seed is not None:
-            tf.random.set_seed(self._before)
+    before = global_seed()
+    if seed is not None:
+        tf.random.set_seed(seed)
+    try:
+        yield
+    finally:
+        if seed is not None:
+            tf.random.set_seed(before)
 
 
 def global_seed() -> int:

@@ -1,5 +1,6 @@
 """Cuts a global batch into this rank's rows, in the forms that a step can be traced for."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ from keras_par.plan.rows import num_wrapped, row_range
 # number of fields.
 
 
-class Part(NamedTuple):
+class OwnBatch(NamedTuple):
     """A batch of a data set that was sharded before `fit`; how many rows the others have is not known here."""
 
     batch: Any
@@ -50,7 +51,40 @@ class ThinShard(NamedTuple):
     has_rows: tf.Tensor
 
 
-KINDS = (Part, EvenShard, Shard, ThinShard)
+KINDS = (OwnBatch, EvenShard, Shard, ThinShard)
+
+
+class Batches(Iterator):
+    """An iterator of shards in a list, which a rank has read already.
+
+    Args:
+        shards: of one of the kinds of shards.
+        type_: that of all shards of their data set, which may leave sizes open that each shard has.
+    """
+
+    def __init__(self, shards: list, type_: Any):
+        self.shards, self.type = shards, type_
+        self._rest = iter(shards)
+
+    def __next__(self):
+        return next(self._rest)
+
+
+def common_type(element_spec: Any, shard: Any) -> Any:
+    """What a shard's type has in common with those of all others of a data set, by which a step is traced once.
+
+    Args:
+        element_spec: of the data set.
+        shard: of the data set's kind, or a ThinShard made of an OwnBatch; then stand-ins of one row are among them.
+    """
+    batch = element_spec.batch
+    if isinstance(element_spec, OwnBatch) and isinstance(shard, ThinShard):
+        batch = tree.map_structure(with_stand_in, batch, zeros(element_spec).batch)
+    return type(shard)(batch, *map(tf.type_spec_from_value, shard[1:]))
+
+
+def with_stand_in(spec: tf.TypeSpec, row: Any) -> tf.TypeSpec:
+    return spec if row is None else spec.most_specific_common_supertype([tf.type_spec_from_value(row)])
 
 
 def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Shard | ThinShard:
@@ -64,22 +98,23 @@ def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Sh
     return ThinShard(batch, local, total, local > 0)
 
 
-def maybe_empty(part: Part, has_rows: bool) -> ThinShard:
+def maybe_empty(own: OwnBatch, has_rows: bool) -> ThinShard:
     """A rank's own batch, or with `has_rows` False its stand-in for the batch it does not have."""
-    local = num_rows(counting_part(part.batch)) if has_rows else tf.constant(0, tf.int64)
-    return ThinShard(part.batch, tf.cast(local, tf.int64), None, tf.constant(has_rows))
+    local = num_rows(counting_part(own.batch)) if has_rows else tf.constant(0, tf.int64)
+    return ThinShard(own.batch, tf.cast(local, tf.int64), None, tf.constant(has_rows))
 
 
-def first_row(part: Part) -> Part:
-    """The first row of a part, to stand in where a rank has no batch; what is no rows stays whole."""
-    first = counting_part(part.batch)
-    return Part(tree.map_structure(lambda leaf: take(leaf, 0, 1) if is_like(leaf, first) else leaf, part.batch))
+def first_row(own: OwnBatch) -> OwnBatch:
+    """The first row of a batch, to stand in where a rank has none; what is no rows stays whole."""
+    first = counting_part(own.batch)
+    return OwnBatch(tree.map_structure(lambda leaf: take(leaf, 0, 1) if is_like(leaf, first) else leaf, own.batch))
 
 
-def zeros(spec: Part) -> Part:
-    """One row of zeros and empty strings of a part's type, with 1 for each size that the type leaves open."""
+def zeros(spec: OwnBatch) -> OwnBatch:
+    """One row of zeros and empty strings of a batch's type, with 1 for each size that the type leaves open."""
     first = counting_part(spec.batch)
-    return Part(tree.map_structure(lambda leaf: zero_row(leaf) if is_like(leaf, first) else all_zero(leaf), spec.batch))
+    row = tree.map_structure(lambda leaf: zero_row(leaf) if is_like(leaf, first) else all_zero(leaf), spec.batch)
+    return OwnBatch(row)
 
 
 def all_zero(spec: tf.TypeSpec):

@@ -11,7 +11,7 @@ from keras import tree
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.differentiable import kept
 from keras_par.keras_patches.inputs.row_parts import counting_part, is_like, num_rows
-from keras_par.keras_patches.inputs.shards import Part, ThinShard
+from keras_par.keras_patches.inputs.shards import OwnBatch, ThinShard
 from keras_par.keras_patches.rows.row_dims import (
     ALIKE,
     BRANCHES,
@@ -200,7 +200,7 @@ def batch_rows(communicator: Communicator, data, total, name: Callable[[str], st
         here, total = int(here), int(total)
 
     def start():
-        if not isinstance(data, Part) and getattr(data, "total", total) is not None:
+        if not isinstance(data, OwnBatch) and getattr(data, "total", total) is not None:
             return row_range(total, communicator.size, communicator.rank)[0]
         own = data.local if isinstance(data, ThinShard) else num_rows(leaf)
         [counts] = communicator.all_reduce([tf.one_hot(communicator.rank, communicator.size, own)], name("first_row"))

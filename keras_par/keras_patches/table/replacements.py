@@ -220,9 +220,12 @@ STEPS = (
     ),
 )
 FILES = (
-    Patch("tensorflow:data.Dataset.cache", "inputs.cache_files:cache", "to give each rank a file of its own"),
+    Patch("tensorflow:data.Dataset.cache", "inputs.shared_files:cache", "to give each rank a file of its own"),
     Patch(
-        "keras.src.utils.file_utils:get_file", "inputs.downloads:get_file", "to download on one rank", everywhere=True
+        "keras.src.utils.file_utils:get_file",
+        "inputs.shared_files:get_file",
+        "to download on one rank",
+        everywhere=True,
     ),
     Patch(
         "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5",

@@ -89,7 +89,7 @@ USES = (
     Use("keras.src.trainers.epoch_iterator:EpochIterator", "to cut global batches into the ranks' rows"),
     Use("keras.src.trainers.trainer:Trainer._symbolic_build", "to build a model before its weights are compared"),
     Use("keras.src.trainers.trainer:Trainer._compute_loss", "to build losses from sparse batches"),
-    Use(f"{ADAPTERS}.data_adapter:DataAdapter", "to know the kind of input"),
+    Use(f"{ADAPTERS}.generator_data_adapter:GeneratorDataAdapter", "to know the kind of input"),
     Use(f"{ADAPTERS}.array_data_adapter:ArrayDataAdapter", "to cut arrays before copying rows"),
     Use(f"{ADAPTERS}.array_slicing:convert_to_sliceable", "the same"),
     Use(f"{ADAPTERS}.tf_dataset_adapter:TFDatasetAdapter", "to know the kind of input"),

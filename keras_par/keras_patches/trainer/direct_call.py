@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_par.keras_patches.inputs.batches import Batches
+from keras_par.keras_patches.inputs.shards import Batches
 
 
 def direct(model: keras.Model, step, otherwise):

@@ -11,12 +11,18 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from keras_par.job import rank_heartbeat
 from keras_par.keras_patches.coordination import fit_call as runs
-from keras_par.keras_patches.inputs.batches import Batches, common_type
-from keras_par.keras_patches.inputs.data_position import Position, order_of, replay
+from keras_par.keras_patches.inputs.input import Position, without_distribution
 from keras_par.keras_patches.inputs.iterator_disposal import let_go_aside
-from keras_par.keras_patches.inputs.py_dataset import InOrder
-from keras_par.keras_patches.inputs.sharded_input import Source, without_distribution
-from keras_par.keras_patches.inputs.shards import Part, ThinShard, first_row, maybe_empty, zeros
+from keras_par.keras_patches.inputs.kinds import input_of
+from keras_par.keras_patches.inputs.shards import (
+    Batches,
+    OwnBatch,
+    ThinShard,
+    common_type,
+    first_row,
+    maybe_empty,
+    zeros,
+)
 from keras_par.keras_patches.trainer.exactness_warnings import say_of_unknown_length
 
 TFEpochIterator: Any = keras_trainer.TFEpochIterator
@@ -41,18 +47,18 @@ class ShardedEpochIterator(TFEpochIterator):
         if run is None:
             with without_distribution():
                 super().__init__(distribute_strategy, *args, **kwargs)
-            self._batch_size = self.data_adapter.batch_size
+            self._input, self._batch_size = input_of(self.data_adapter, kwargs.get("x")), self.data_adapter.batch_size
             return
         with without_distribution():
             EpochIterator.__init__(self, *args, **kwargs)
         auto_shard = getattr(run.binding.strategy, "auto_shard_dataset", True)
-        self._source = Source(self.data_adapter, kwargs.get("x"), auto_shard, run.remainder)
+        self._input = input_of(self.data_adapter, kwargs.get("x"), auto_shard, run.remainder)
         self._distribute_strategy = distribute_strategy
-        opened = run.open(self._source)
-        self.data_adapter = self._source.adapter
+        opened = run.open(self._input)
+        self.data_adapter = self._input.adapter
         self._distributed_dataset, self._end = opened.dataset, opened.end
         self._largest_num_batches = self._num_batches = opened.num_batches
-        self._batch_size = None if self._source.is_sharded else self._source.batch_size
+        self._batch_size = None if self._input.is_sharded else self._input.batch_size
         self._stand_in: Any = None
         self._type: Any = None  # of all batches that are read before the steps
 
@@ -76,7 +82,7 @@ class ShardedEpochIterator(TFEpochIterator):
             num_batches=self._num_batches,
             batch_size=self._batch_size,
             num_epochs=self._num_epochs,
-            order=self._order if in_epoch or self._is_half_read() else order_of(self.data_adapter),
+            order=self._order if in_epoch or self._is_half_read() else self._input.order_now,
         )
 
     def _is_half_read(self) -> bool:
@@ -90,7 +96,7 @@ class ShardedEpochIterator(TFEpochIterator):
             position: in the data.
             step: of the epoch that goes on, from 0.
         """
-        replay(self.data_adapter, self._distributed_dataset, position)
+        self._input.replay(self._distributed_dataset, position)
         self._read = [int(flag) for flag in position.earlier]
         self._num_epochs = position.num_epochs
         self._skip, self._first_step = position.skip, step
@@ -113,10 +119,7 @@ class ShardedEpochIterator(TFEpochIterator):
                     f"the data has {number} {what} now, but had {before[what]} when the checkpoint was written in the "
                     "middle of an epoch: give fit the same data in the same global batches, on any number of ranks."
                 )
-        adapter = self.data_adapter
-        has_workers = getattr(adapter, "enqueuer", None) is not None and adapter.num_batches is not None
-        reads_ahead = has_workers and not isinstance(adapter, InOrder)
-        if position.skip and self.steps_per_epoch and reads_ahead:
+        if position.skip and self.steps_per_epoch and self._input.reads_ahead:
             return (
                 "the data is a PyDataset of which an epoch reads a part (steps_per_epoch), and how far its workers "
                 "have read ahead is not known: give it workers=1 to go on in the middle of it."
@@ -133,7 +136,7 @@ class ShardedEpochIterator(TFEpochIterator):
             self._num_batches = self._largest_num_batches
 
     def _get_iterator(self):
-        dataset = self._source.uncut if self._is_spare else super()._get_iterator()
+        dataset = self._input.uncut if self._is_spare else super()._get_iterator()
         skip, self._skip = self._skip, 0
         self._read.append(skip)
         return let_go_aside(dataset.skip(skip) if skip else dataset)
@@ -143,7 +146,7 @@ class ShardedEpochIterator(TFEpochIterator):
         first_step, self._first_step = self._first_step, 0
         self._is_spare = False
         if not self._is_half_read():
-            self._order = order_of(self.data_adapter)
+            self._order = self._input.order_now
         num_read = 0
         for begin_step, end_step, iterator in super()._enumerate_iterator():
             if begin_step < first_step:
@@ -194,7 +197,7 @@ class ShardedEpochIterator(TFEpochIterator):
         self._type = self._type or common_type(self.element_spec, batches[0])
         return begin_step, end_step, Batches(batches, self._type)
 
-    def _filled_up(self, batches: list[Part]) -> list[ThinShard]:
+    def _filled_up(self, batches: list[OwnBatch]) -> list[ThinShard]:
         """This rank's batches, and stand-ins without rows for those that only other ranks have."""
         if self._num_batches is None:
             count = self._run.most(len(batches))
@@ -209,7 +212,7 @@ class ShardedEpochIterator(TFEpochIterator):
 
     def _compare(self, num_read: int, is_end: bool = True) -> None:
         if self._run is not None and num_read:
-            self._run.same_so_far(self._source, num_read, is_end)
+            self._run.same_so_far(self._input, num_read, is_end)
 
 
 _made: contextvars.ContextVar[list[weakref.ref]] = contextvars.ContextVar("keras_par_epochs")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
 from keras_par.keras_patches.inputs.row_parts import counting_part, num_rows
-from keras_par.keras_patches.inputs.shards import KINDS, EvenShard, Part, ThinShard, cut
+from keras_par.keras_patches.inputs.shards import KINDS, EvenShard, OwnBatch, ThinShard, cut
 from keras_par.keras_patches.models.binding import Binding
 from keras_par.keras_patches.rows import row_slices
 from keras_par.keras_patches.rows.batch_rows import batch_rows, compiled_rows
@@ -62,7 +62,7 @@ class Program:
             yield
 
     def __call__(self, data) -> Any:
-        """The logs of a step on a shard, a Part, or a global batch that has not been cut.
+        """The logs of a step on a shard, an OwnBatch, or a global batch that has not been cut.
 
         Where only the ranks know the numbers of rows, it costs one all-reduce of a number besides the step's own.
         """
@@ -184,8 +184,8 @@ def rows_of(communicator: Communicator, data) -> tuple:
     if isinstance(data, EvenShard):  # of one size, or traced anew for any, once there are several
         local = num_rows(part) if part.shape[0] is None else part.shape[0]
         return local, local * communicator.size
-    local = num_rows(part) if isinstance(data, Part) else data.local
-    if isinstance(data, Part) or data.total is None:
+    local = num_rows(part) if isinstance(data, OwnBatch) else data.local
+    if isinstance(data, OwnBatch) or data.total is None:
         [total] = communicator.all_reduce([local], "kp.rows")
         return local, total
     return local, data.total
