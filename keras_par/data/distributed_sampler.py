@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_par.data.shard import sharding_of
 from keras_par.keras_patches.inputs.own_shares import mark
 from keras_par.plan.options import Remainder
-from keras_par.plan.rows import permutation, stride
+from keras_par.plan.rows import permutation
 
 
 class DistributedSampler:
@@ -107,9 +107,5 @@ class DistributedSampler:
         return rows
 
     def _rows(self) -> np.ndarray:
-        order = (
-            permutation(self.num_rows, self.seed, self.epoch)
-            if self.shuffle
-            else np.arange(self.num_rows, dtype=np.int64)
-        )
-        return stride(order, self.num_shards, self.shard_id, self.remainder)
+        own = self._sharding.numbers(self.num_rows)
+        return permutation(self.num_rows, self.seed, self.epoch)[own] if self.shuffle else own

@@ -1,6 +1,7 @@
 """Gives each rank its own rows of a tensorflow-datasets split, so that a rank opens only the files they are in."""
 
 import functools
+import importlib
 import logging
 import operator
 import os
@@ -85,34 +86,94 @@ def load_tfds(
 
     Costs four all-gathers of a few bytes, six with `download`; none with `shard_id`.
     """
-    require()
+    tfds = package()
     job = world.current() if shard_id is None else None
     sharding = sharding_of(num_shards, shard_id, remainder)
     name = name_or_builder if isinstance(name_or_builder, str) else name_or_builder.name
     where = f"data.load_tfds({name!r}, {str(split)!r})"
-    wrong = wrong_with(sharding, download and job is None, read_config)
-    common = {"data set": name, "split": str(split), "num_shards": sharding.num_shards, "remainder": remainder}
-    common |= {"shuffle_files": shuffle_files, "seed": seed}
-    answers = agree(job, "kp.load_tfds.arguments", [common, download], wrong and where + wrong)
-    refuse_differences([answer for answer, _ in answers])
+    found: list[Split] = []
 
-    if any(asks for _, asks in answers):
-        prepare = functools.partial(download_and_prepare, name_or_builder, data_dir)
-        _, failure = attempt(where, prepare) if job is None or job.rank == 0 else (None, None)
-        agree(job, "kp.load_tfds.prepared", None, failure)
-    found, failure = attempt(where, functools.partial(find, name_or_builder, data_dir, split))
-    answers = agree(job, "kp.load_tfds.found", found and [found.num_rows, found.num_files], failure)
-    refuse_differences([{"rows and file shards": answer} for answer in answers])
+    def arguments() -> dict[str, Any]:
+        check(sharding, download and job is None, read_config)
+        common = {"data set": name, "split": str(split), "num_shards": sharding.num_shards, "remainder": remainder}
+        return common | {"shuffle_files": shuffle_files, "seed": seed, "download": download}
 
-    sharding.say_remainder(found.num_rows, where, "rows")
-    if sharding.shard_id == 0 and found.num_files < sharding.num_shards:
+    def builder() -> Any:
+        return tfds.builder(name, data_dir=data_dir) if isinstance(name_or_builder, str) else name_or_builder
+
+    def prepare() -> dict[str, Any]:
+        if (job is None or job.rank == 0) and not (data := builder()).is_prepared():
+            data.download_and_prepare()
+        return {}
+
+    def find() -> dict[str, Any]:
+        found.append(found_split(builder(), split))
+        return {"rows and file shards": [found[0].num_rows, found[0].num_files]}
+
+    if any(answer["download"] for answer in agreed(job, where, "arguments", arguments)):
+        agreed(job, where, "prepared", prepare)
+    agreed(job, where, "found", find)
+    [data] = found
+    sharding.say_remainder(data.num_rows, where, "rows")
+    if sharding.shard_id == 0 and data.num_files < sharding.num_shards:
         logger.warning(
-            f"keras-par: {where} has {found.num_files} file shard(s) for {sharding.num_shards} ranks, so ranks read "
+            f"keras-par: {where} has {data.num_files} file shard(s) for {sharding.num_shards} ranks, so ranks read "
             "the same files and skip each other's rows: prepare the data set with more, by "
             f"tfds.download.DownloadConfig(num_shards={sharding.num_shards}) or a multiple of that."
         )
     options = {"shuffle_files": shuffle_files, "decoders": decoders, "as_supervised": as_supervised}
-    return mark(found.read(own_spans(found.num_rows, *sharding), seed, read_config, **options))
+    return mark(data.read(own_spans(data.num_rows, *sharding), seed, read_config, **options))
+
+
+def package() -> Any:
+    """tensorflow-datasets, an optional dependency.
+
+    Raises:
+        RuntimeError: it is not installed.
+    """
+    try:
+        return importlib.import_module("tensorflow_datasets")
+    except ImportError as error:
+        raise RuntimeError(
+            "keras-par: data.load_tfds needs tensorflow-datasets: run 'pip install tensorflow-datasets "
+            "importlib_resources'."
+        ) from error
+
+
+def check(sharding: Sharding, downloads_alone: bool, read_config: Any) -> None:
+    """Raises ValueError if these arguments of `load_tfds` are out of range or do not go together."""
+    if downloads_alone and world.is_started() and world.current().size > 1:
+        raise ValueError(
+            "download=True with a shard_id would let every rank download: leave shard_id out, or prepare the data set "
+            "before."
+        )
+    if read_config is not None and read_config.input_context is not None:
+        raise ValueError("a read_config with an input_context is sharded already: leave the input_context out.")
+    if sharding.complaint:
+        raise ValueError(sharding.complaint)
+
+
+def agreed(job: Communicator | None, where: str, step: str, make: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    """What `make` returns on all ranks, or only here where a process loads by itself; it may differ in "download".
+
+    Raises:
+        ValueError: on all ranks, if `make` raises on one of them, or returns something else than on rank 0.
+    """
+    value, wrong = {}, None
+    try:
+        value = make()
+    except Exception as error:
+        wrong = f"{where}: {error_of(type(error).__name__, str(error))}"
+    if job is None and wrong:
+        raise ValueError(f"keras-par: {wrong}")
+    answers = [value] if job is None else gather_or_raise(job, f"kp.load_tfds.{step}", value, wrong)
+    if unequal := first_unequal(answers, ("download",)):
+        key, rank = unequal
+        raise AgreedValueError(
+            f"keras-par: data.load_tfds: {key} is {answers[0].get(key)!r} on rank 0 but {answers[rank].get(key)!r} on "
+            f"rank {rank}: give all ranks the same arguments and the same data_dir."
+        )
+    return answers
 
 
 class Split(NamedTuple):
@@ -128,92 +189,25 @@ class Split(NamedTuple):
 
     def read(self, spans: list[tuple[int, int]], seed: int, read_config: Any, **options: Any) -> tf.data.Dataset:
         """The rows in `spans` of the split, as `builder.as_dataset` reads them."""
-        import tensorflow_datasets as tfds
-
+        tfds = package()
         lengths = [stop - start for _, start, stop in self.terms]
-        found = [piece for span in spans or [(0, 1)] for piece in pieces(lengths, *span)]
-        own = [(*self.terms[term][:2], low, high) for term, low, high in found]
         instructions = [
             tfds.core.ReadInstruction(name, from_=start + low, to=start + high, unit="abs")
-            for name, start, low, high in own
+            for span in spans or [(0, 1)]
+            for term, low, high in pieces(lengths, *span)
+            for name, start, _ in [self.terms[term]]
         ]
         config = (read_config or tfds.ReadConfig()).replace(shuffle_seed=seed)
-        split = functools.reduce(operator.add, instructions)
-        dataset = self.builder.as_dataset(split=split, read_config=config, **options)
+        dataset = self.builder.as_dataset(functools.reduce(operator.add, instructions), read_config=config, **options)
         return dataset if spans else dataset.take(0)  # tensorflow-datasets refuses to read no rows
 
 
-def require() -> None:
-    """Raises RuntimeError if tensorflow-datasets, an optional dependency, is not installed."""
-    try:
-        import tensorflow_datasets  # noqa: F401
-    except ImportError as error:
-        raise RuntimeError(
-            "keras-par: data.load_tfds needs tensorflow-datasets: run 'pip install tensorflow-datasets "
-            "importlib_resources'."
-        ) from error
-
-
-def wrong_with(sharding: Sharding, downloads_alone: bool, read_config: Any) -> str | None:
-    """What is wrong with these arguments of `load_tfds`, as the end of a sentence, or None."""
-    if downloads_alone and world.is_started() and world.current().size > 1:
-        return (
-            ": download=True with a shard_id would let every rank download: leave shard_id out, or prepare the data "
-            "set before."
-        )
-    if read_config is not None and read_config.input_context is not None:
-        return ": a read_config with an input_context is sharded already: leave the input_context out."
-    return sharding.complaint
-
-
-def agree(job: Communicator | None, name: str, value: Any, wrong: str | None) -> list[Any]:
-    """`gather_or_raise`, or, where a process loads by itself, only its own value or what is wrong."""
-    if job is not None:
-        return gather_or_raise(job, name, value, wrong)
-    if wrong is not None:
-        raise ValueError(f"keras-par: {wrong}")
-    return [value]
-
-
-def refuse_differences(answers: list[dict[str, Any]]) -> None:
-    """Raises AgreedValueError, on all ranks, if the ranks' answers are not the same."""
-    if unequal := first_unequal(answers):
-        key, rank = unequal
-        raise AgreedValueError(
-            f"keras-par: data.load_tfds: {key} is {answers[0][key]!r} on rank 0 but {answers[rank][key]!r} on rank "
-            f"{rank}: give all ranks the same arguments and the same data_dir."
-        )
-
-
-def attempt(where: str, function: Callable[[], Any]) -> tuple[Any, str | None]:
-    """What a function returns, or one sentence about why it does not."""
-    try:
-        return function(), None
-    except Exception as error:
-        return None, f"{where}: {error_of(type(error).__name__, str(error))}"
-
-
-def open_builder(name_or_builder: Any, data_dir: str | os.PathLike | None) -> Any:
-    import tensorflow_datasets as tfds
-
-    return tfds.builder(name_or_builder, data_dir=data_dir) if isinstance(name_or_builder, str) else name_or_builder
-
-
-def download_and_prepare(name_or_builder: Any, data_dir: str | os.PathLike | None) -> None:
-    builder = open_builder(name_or_builder, data_dir)
-    if not builder.is_prepared():
-        builder.download_and_prepare()
-
-
-def find(name_or_builder: Any, data_dir: str | os.PathLike | None, split: Any) -> Split:
+def found_split(builder: Any, split: Any) -> Split:
     """The split, if it is on disk.
 
     Raises:
         ValueError: the data set is not prepared, or it has no such split, or no rows in it.
     """
-    import tensorflow_datasets as tfds
-
-    builder = open_builder(name_or_builder, data_dir)
     if not builder.is_prepared():
         raise ValueError(
             f"the data set is not in {builder.data_dir}: prepare it before, pass download=True, or give the "
@@ -224,7 +218,7 @@ def find(name_or_builder: Any, data_dir: str | os.PathLike | None, split: Any) -
     splits = builder.info.splits
     terms = [
         (term.splitname, term.from_ or 0, splits[term.splitname].num_examples if term.to is None else term.to)
-        for term in tfds.core.ReadInstruction.from_spec(split).to_absolute(splits)
+        for term in package().core.ReadInstruction.from_spec(split).to_absolute(splits)
     ]
     found = Split(builder, terms, len({file.filename for file in splits[split].file_instructions}))
     if found.num_rows < 1:

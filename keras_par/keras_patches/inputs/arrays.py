@@ -13,11 +13,9 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from keras_par.keras_patches.inputs.input import Input
 from keras_par.keras_patches.inputs.own_shares import Sharding, mark
-from keras_par.keras_patches.inputs.row_parts import num_rows
 from keras_par.keras_patches.inputs.row_readers import SAMPLED_ROWS, reader_of
-from keras_par.keras_patches.inputs.shards import as_it_is, shard_of
+from keras_par.keras_patches.inputs.shards import EvenShard, Shard, ThinShard, as_it_is, cut
 from keras_par.plan.options import Remainder
-from keras_par.plan.rows import num_wrapped, row_range
 
 
 class SparseArrayInput(Input):
@@ -87,6 +85,7 @@ class ArrayInput(SparseArrayInput):
         rest = num_samples % batch_size
         even = batch_size % num_shards == 0 and (rest == 0 or (remainder == "drop" and rest < num_shards))
         thin = remainder == "exact" and (batch_size < num_shards or 0 < rest < num_shards)
+        kind = EvenShard if even else ThinShard if thin else Shard
         if remainder == "drop" and 0 < rest < num_shards:
             self.num_batches = num_samples // batch_size
             dataset = dataset.take(self.num_batches)
@@ -94,18 +93,9 @@ class ArrayInput(SparseArrayInput):
 
         @as_it_is
         def look_up(rows):
-            total = num_rows(rows)
-            if remainder == "drop":
-                total = total // num_shards * num_shards
-            elif remainder == "wrap":
-                rows = tf.gather(rows, tf.range(num_wrapped(total, num_shards) * num_shards) % total)
-                total = num_rows(rows)
-            start, stop = row_range(total, num_shards, shard_id)
-            rows = rows[start : tf.maximum(stop, start + 1) if thin else stop]
-            if even:
-                rows = tf.ensure_shape(rows, [batch_size // num_shards])
-            batch = tree.map_structure(lambda each: None if each is None else each(rows), look_ups)
-            return shard_of(batch, stop - start, total, even, thin)
+            shard = cut(rows, num_shards, shard_id, remainder, kind=kind)
+            own = tf.ensure_shape(shard.batch, [batch_size // num_shards]) if kind is EvenShard else shard.batch
+            return shard._replace(batch=tree.map_structure(lambda each: None if each is None else each(own), look_ups))
 
         options = tf.data.Options()
         # This pipeline has nothing to tune, and tf.data's tuning thread delays the end of short epochs.

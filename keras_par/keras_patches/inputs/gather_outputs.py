@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.keras_patches.inputs.row_parts import num_rows
+from keras_par.keras_patches.inputs.row_components import num_rows
 from keras_par.keras_patches.inputs.shards import take
 
 KINDS = (tf.RaggedTensor, tf.SparseTensor)
@@ -49,6 +49,6 @@ def gather_sparse(communicator: Communicator, rows: tf.SparseTensor, name: str) 
     return tf.SparseTensor(indices, values, tf.concat([[tf.reduce_sum(counts)], rows.dense_shape[1:]], 0))
 
 
-def joined(parts: list) -> Any:
+def joined(batches: list) -> Any:
     """Rows of several batches below each other."""
-    return tf.sparse.concat(0, parts) if isinstance(parts[0], tf.SparseTensor) else tf.concat(parts, 0)
+    return tf.sparse.concat(0, batches) if isinstance(batches[0], tf.SparseTensor) else tf.concat(batches, 0)

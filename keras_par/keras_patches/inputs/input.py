@@ -11,7 +11,7 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 from keras_par.comm.communicator import Communicator
 from keras_par.keras_patches.inputs.iterator_disposal import let_go_aside
 from keras_par.keras_patches.inputs.own_shares import Sharding, is_marked, mark
-from keras_par.keras_patches.inputs.row_parts import History, counting_part, num_rows
+from keras_par.keras_patches.inputs.row_components import History, counting_component, num_rows
 from keras_par.keras_patches.inputs.same_data import Digest
 from keras_par.keras_patches.inputs.shards import OwnBatch, as_it_is, cut
 from keras_par.plan.options import Remainder
@@ -159,7 +159,7 @@ class Input:
     def _cut(self, dataset: tf.data.Dataset, num_shards: int, shard_id: int) -> tf.data.Dataset:
         """This rank's rows of global batches."""
         if self.remainder == "drop":
-            dataset = dataset.filter(as_it_is(lambda *element: num_rows(counting_part(element)) >= num_shards))
+            dataset = dataset.filter(as_it_is(lambda *element: num_rows(counting_component(element)) >= num_shards))
         self.digest = digest = Digest()
         history = History(dataset.element_spec)
 

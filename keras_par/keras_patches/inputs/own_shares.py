@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.comm import world
+from keras_par.plan.rows import stride
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import shard_size
 
@@ -43,7 +44,7 @@ class Sharding(NamedTuple):
 
     def numbers(self, length: int) -> np.ndarray:
         """Which of `length` elements the shard has, in order."""
-        return (self.shard_id + self.num_shards * np.arange(self.size(length))) % max(length, 1)
+        return stride(np.arange(length), *self)
 
     def say_remainder(self, length: int, where: str = "data.shard", what: str = "elements") -> None:
         """Logs on rank 0 how many of `length` elements, called `what`, `where` reads twice or leaves out."""

@@ -27,7 +27,7 @@ class Digest:
         with tf.device("cpu"):
             self._newest = tf.Variable(tf.zeros([REMEMBERED, 2], tf.int64), trainable=False)
             self._count = tf.Variable(tf.constant(0, tf.int64), trainable=False)
-            self._first = tf.Variable(tf.constant(0, tf.int64), trainable=False)  # exact parts of the first batch
+            self._first = tf.Variable(tf.constant(0, tf.int64), trainable=False)  # exact components of the first batch
             self._tells = tf.Variable(tf.constant(0, tf.int64), trainable=False)  # 1 if another batch's are others
 
     def note(self, index: tf.Tensor, batch: Any) -> tf.Operation:
@@ -46,9 +46,9 @@ class Digest:
         return tf.cond((index < BEGIN) | (index % EVERY == 0), add, tf.no_op)
 
     def after(self, num_batches: int) -> list[int]:
-        """How many of the newest iteration's batches were looked at, digests, and if exact parts tell batches apart.
+        """How many of the newest iteration's batches were looked at, digests, and if exact ones tell batches apart.
 
-        The digests are those of all parts and of exact ones.
+        The digests are those of all components and of exact ones.
         """
         looked_at = min(num_batches, BEGIN) + len(range(EVERY, num_batches, EVERY))
         count = min(looked_at, int(self._count))
@@ -79,7 +79,7 @@ def ends_of(leaf: tf.Tensor) -> tuple[tf.Tensor, ...]:
 def difference(digests: list[list[int]], is_end: bool) -> str | None:
     """What is said of a dataset that has given ranks other rows, or the same ones with other numbers in them.
 
-    Where labels and other exact parts tell batches apart, were the same in all batches looked at, and numbers were
+    Where labels and other exact components tell batches apart, were the same in all batches looked at, and numbers were
     not, the rows are the same. Where one batch does not tell, later ones may.
 
     Args:
@@ -88,7 +88,7 @@ def difference(digests: list[list[int]], is_end: bool) -> str | None:
     """
     if all(each == digests[0] for each in digests):
         return None
-    exact = [[count, part] for count, _, part, _ in digests]
+    exact = [[count, found] for count, _, found, _ in digests]
     if all(each == exact[0] for each in exact) and exact[0][1]:
         if all(tells for *_, tells in digests):
             return SAME_ROWS

@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from keras import tree
 
-from keras_par.keras_patches.inputs.row_parts import Flag, History, counting_part, is_like, num_rows, parts_with_rows
+from keras_par.keras_patches.inputs.row_components import (
+    Flag,
+    components_with_rows,
+    counting_component,
+    is_like,
+    num_rows,
+)
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import num_wrapped, row_range
 
@@ -87,11 +93,11 @@ def with_stand_in(spec: tf.TypeSpec, row: Any) -> tf.TypeSpec:
     return spec if row is None else spec.most_specific_common_supertype([tf.type_spec_from_value(row)])
 
 
-def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Shard | ThinShard:
-    if even:
+def shard_of(kind: type, batch: Any, local, total) -> EvenShard | Shard | ThinShard:
+    if kind is EvenShard:
         return EvenShard(batch, tf.constant(True))
     local, total = tf.cast(local, tf.int64), tf.cast(total, tf.int64)
-    if not thin:
+    if kind is Shard:
         return Shard(batch, local, total)
     # Of a constant TensorFlow would make others, and ask other ranks for their sums while it optimizes the graph.
     local = tf.raw_ops.PlaceholderWithDefault(input=local, shape=[])
@@ -100,19 +106,19 @@ def shard_of(batch: Any, local, total, even: bool, thin: bool) -> EvenShard | Sh
 
 def maybe_empty(own: OwnBatch, has_rows: bool) -> ThinShard:
     """A rank's own batch, or with `has_rows` False its stand-in for the batch it does not have."""
-    local = num_rows(counting_part(own.batch)) if has_rows else tf.constant(0, tf.int64)
+    local = num_rows(counting_component(own.batch)) if has_rows else tf.constant(0, tf.int64)
     return ThinShard(own.batch, tf.cast(local, tf.int64), None, tf.constant(has_rows))
 
 
 def first_row(own: OwnBatch) -> OwnBatch:
     """The first row of a batch, to stand in where a rank has none; what is no rows stays whole."""
-    first = counting_part(own.batch)
+    first = counting_component(own.batch)
     return OwnBatch(tree.map_structure(lambda leaf: take(leaf, 0, 1) if is_like(leaf, first) else leaf, own.batch))
 
 
 def zeros(spec: OwnBatch) -> OwnBatch:
     """One row of zeros and empty strings of a batch's type, with 1 for each size that the type leaves open."""
-    first = counting_part(spec.batch)
+    first = counting_component(spec.batch)
     row = tree.map_structure(lambda leaf: zero_row(leaf) if is_like(leaf, first) else all_zero(leaf), spec.batch)
     return OwnBatch(row)
 
@@ -139,29 +145,35 @@ as_it_is = tf.autograph.experimental.do_not_convert
 
 
 def cut(
-    batch: Any, num_shards: int, shard_id: int, remainder: Remainder = "exact", history: History | None = None
+    batch: Any, num_shards: int, shard_id: int, remainder: Remainder = "exact", history: Any = None, kind: Any = None
 ) -> EvenShard | Shard | ThinShard:
     """This rank's contiguous rows of a global batch, a nest of tensors (dense, ragged or sparse) and Nones.
 
-    Parts that do not have the batch's rows stay whole, see `parts_with_rows`.
+    Components that do not have the batch's rows stay whole, see `components_with_rows`.
+
+    Args:
+        history: the `History` of the data set, None for a single batch.
+        kind: EvenShard, Shard or ThinShard if it is known that all batches make this, None if their type tells.
     """
     batch = tree.map_structure(none_for_optional, batch)
-    first = counting_part(batch)
+    first = counting_component(batch)
     known = first.shape[0]
     total = known if known is not None else num_rows(first)
-    flags = parts_with_rows(batch, total, history)
+    flags = components_with_rows(batch, total, history)
     if remainder != "exact" and not (known is not None and known % num_shards == 0):
         batch, total = evened(batch, flags, total, num_shards, remainder)
     start, stop = row_range(total, num_shards, shard_id)
-    even = isinstance(first, tf.Tensor) and known is not None and known > 0 and known % num_shards == 0
-    thin = remainder == "exact" and (known is None or known < num_shards)
-    end = tf.maximum(stop, start + 1) if thin else stop
-    leaves = [part(*each, start, end) for each in zip(tree.flatten(batch), flags, strict=True)]
-    return shard_of(tree.pack_sequence_as(batch, leaves), stop - start, total, even, thin)
+    if kind is None:
+        is_even = isinstance(first, tf.Tensor) and known is not None and known > 0 and known % num_shards == 0
+        is_thin = remainder == "exact" and (known is None or known < num_shards)
+        kind = EvenShard if is_even else ThinShard if is_thin else Shard
+    end = tf.maximum(stop, start + 1) if kind is ThinShard else stop
+    leaves = [component(*each, start, end) for each in zip(tree.flatten(batch), flags, strict=True)]
+    return shard_of(kind, tree.pack_sequence_as(batch, leaves), stop - start, total)
 
 
-def part(leaf, flag: Flag, start, end):
-    """Rows [start, end) of a part that has the batch's rows, all of another."""
+def component(leaf, flag: Flag, start, end):
+    """Rows [start, end) of a component that has the batch's rows, all of another."""
     if isinstance(flag, bool):
         return take(leaf, start, end) if flag else leaf
     zero, own = tf.constant(0, tf.int64), num_rows(leaf)
@@ -194,7 +206,7 @@ def evened(batch: Any, flags: list[Flag], total, num_shards: int, remainder: Rem
 
 
 def none_for_optional(leaf):
-    """None for the empty Optional by which Keras carries a missing part of a generator's batch through tf.data."""
+    """None for the empty Optional by which Keras carries a missing component of a generator's batch through tf.data."""
     return None if isinstance(leaf, tf.experimental.Optional) else leaf
 
 

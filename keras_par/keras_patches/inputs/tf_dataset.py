@@ -9,7 +9,7 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from keras_par.keras_patches.inputs.input import Input
 from keras_par.keras_patches.inputs.own_shares import Sharding, mark
-from keras_par.keras_patches.inputs.row_parts import has_dims, targets_of
+from keras_par.keras_patches.inputs.row_components import has_dims, targets_of
 
 
 class TFDatasetInput(Input):
@@ -98,12 +98,12 @@ def is_list_of_files(data: Any) -> bool:
 
 
 def is_unbatched(spec: Any) -> bool:
-    """True if the targets, or all parts of each element, have no dims, so that it cannot be a batch."""
-    parts = [
+    """True if the targets, or all components of each element, have no dims, so that it cannot be a batch."""
+    components = [
         [leaf for leaf in tf.nest.flatten(nest) if getattr(leaf, "shape", None) is not None]
         for nest in (targets_of(spec), spec)
     ]
-    return any(each and not any(map(has_dims, each)) for each in parts)
+    return any(each and not any(map(has_dims, each)) for each in components)
 
 
 def ancestors(dataset: Any) -> list:

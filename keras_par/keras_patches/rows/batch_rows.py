@@ -10,7 +10,7 @@ from keras import tree
 
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.differentiable import kept
-from keras_par.keras_patches.inputs.row_parts import counting_part, is_like, num_rows
+from keras_par.keras_patches.inputs.row_components import counting_component, is_like, num_rows
 from keras_par.keras_patches.inputs.shards import OwnBatch, ThinShard
 from keras_par.keras_patches.rows.row_dims import (
     ALIKE,
@@ -193,7 +193,7 @@ def batch_rows(communicator: Communicator, data, total, name: Callable[[str], st
         name: gives collectives of the step a name.
         gathers_rows: True if an all-gather joins the rows of all ranks.
     """
-    leaf = counting_part(data.batch)
+    leaf = counting_component(data.batch)
     static = leaf.shape[0] if isinstance(leaf, tf.Tensor) else None
     here = num_rows(leaf) if static is None else static
     if tf.executing_eagerly():
@@ -216,7 +216,7 @@ def batch_rows(communicator: Communicator, data, total, name: Callable[[str], st
 
 def compiled_rows(batch, total, start) -> BatchRows:
     """The rows of a step that XLA compiles, whose function takes them as arguments."""
-    leaf = counting_part(batch)
+    leaf = counting_component(batch)
     here = num_rows(leaf) if leaf.shape[0] is None else leaf.shape[0]
     return BatchRows(here, total, lambda: start, tensors_like(leaf, batch))
 

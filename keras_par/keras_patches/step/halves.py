@@ -14,7 +14,7 @@ from keras import tree
 
 from keras_par.base import generators
 from keras_par.keras_patches.inputs.gather_outputs import as_tensor, joined
-from keras_par.keras_patches.inputs.row_parts import counting_part, num_rows
+from keras_par.keras_patches.inputs.row_components import counting_component, num_rows
 from keras_par.keras_patches.inputs.shards import take
 from keras_par.keras_patches.step.metric_states import kept
 
@@ -61,7 +61,7 @@ def alike(value: Any, wanted: Any, close: float, *others: Any) -> bool:
 
 def num_rows_of(batch: Any) -> int:
     """The number of rows of a batch, whose values are known."""
-    return int(num_rows(as_tensor(counting_part(batch))))
+    return int(num_rows(as_tensor(counting_component(batch))))
 
 
 def rows_of(nest: Any, given: int, rows: np.ndarray) -> Any:

@@ -41,7 +41,7 @@ class ShardedEpochIterator(TFEpochIterator):
         self._num_epochs = 0  # complete ones
         self._order: str | None = None  # of what the newest iterator reads, before it was shuffled
         self._skip = 0  # batches the next iterator leaves out
-        self._first_step = 0  # of the next epoch
+        self.first_step = 0  # at which the next epoch begins: 0 unless it goes on
         self._is_spare = False  # the next iterator will not be read
         _made.get([]).append(weakref.ref(self))
         if run is None:
@@ -66,11 +66,6 @@ class ShardedEpochIterator(TFEpochIterator):
     def element_spec(self):
         """The type of a batch, with or without its row counts."""
         return self._distributed_dataset.element_spec
-
-    @property
-    def first_step(self) -> int:
-        """The step at which the epoch begins that is about to begin: 0 unless it goes on."""
-        return self._first_step
 
     def position(self, in_epoch: bool) -> Position:
         """Where the next step reads; `in_epoch` is False between two epochs."""
@@ -99,7 +94,7 @@ class ShardedEpochIterator(TFEpochIterator):
         self._input.replay(self._distributed_dataset, position)
         self._read = [int(flag) for flag in position.earlier]
         self._num_epochs = position.num_epochs
-        self._skip, self._first_step = position.skip, step
+        self._skip, self.first_step = position.skip, step
         if self._num_batches is None:
             self._num_batches = position.num_batches
         if self.steps_per_epoch:
@@ -143,7 +138,7 @@ class ShardedEpochIterator(TFEpochIterator):
 
     def _enumerate_iterator(self):
         """Keras's steps, without those of a resumed epoch that were done before."""
-        first_step, self._first_step = self._first_step, 0
+        first_step, self.first_step = self.first_step, 0
         self._is_spare = False
         if not self._is_half_read():
             self._order = self._input.order_now

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_par.keras_patches.coordination.metric_probe import own_metrics
 from keras_par.keras_patches.inputs.batches import Batches
-from keras_par.keras_patches.inputs.row_parts import counting_part, is_like
+from keras_par.keras_patches.inputs.row_components import counting_component, is_like
 from keras_par.keras_patches.inputs.shards import KINDS
 from keras_par.keras_patches.step.metrics import layers
 from keras_par.keras_patches.step.number_kinds import Key, keys_of_metrics, leaves
@@ -222,7 +222,7 @@ def made_up(spec: Any) -> Any:
     To look at a batch of data, and to give it back, takes some 30 ms, this takes less than one.
     """
     batch = spec.batch if isinstance(spec, KINDS) else spec
-    first, random = counting_part(batch), np.random.default_rng(0)
+    first, random = counting_component(batch), np.random.default_rng(0)
 
     def drawn(leaf: Any) -> tf.Tensor | None:
         if leaf is None or isinstance(leaf, NONE):

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.keras_patches.inputs.row_parts import counting_part, num_rows
+from keras_par.keras_patches.inputs.row_components import counting_component, num_rows
 from keras_par.keras_patches.inputs.shards import KINDS, EvenShard, OwnBatch, ThinShard, cut
 from keras_par.keras_patches.models.binding import Binding
 from keras_par.keras_patches.rows import row_slices
@@ -180,7 +180,7 @@ def is_stock(step_function) -> bool:
 
 def rows_of(communicator: Communicator, data) -> tuple:
     """The batch's rows here and on all ranks; where only the ranks know these, it costs one all-reduce of a number."""
-    part = counting_part(data.batch)
+    part = counting_component(data.batch)
     if isinstance(data, EvenShard):  # of one size, or traced anew for any, once there are several
         local = num_rows(part) if part.shape[0] is None else part.shape[0]
         return local, local * communicator.size

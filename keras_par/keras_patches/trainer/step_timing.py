@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.job import rank_heartbeat
-from keras_par.keras_patches.inputs.row_parts import counting_part, num_rows
+from keras_par.keras_patches.inputs.row_components import counting_component, num_rows
 from keras_par.keras_patches.models import binding as bindings
 
 MEASURED = "_keras_par_measured"  # what counts a model's rows, and the training function that does
@@ -61,7 +61,7 @@ def counted(model: keras.Model, rows: tf.Variable):
 
     @functools.wraps(train_step)
     def counting(data):
-        rows.assign_add(tf.cast(num_rows(counting_part(data)), tf.int64))
+        rows.assign_add(tf.cast(num_rows(counting_component(data)), tf.int64))
         return train_step(data)
 
     return counting

@@ -1,4 +1,4 @@
-"""Tells which parts of an element have the batch's rows, so that a table or a scalar beside them stays whole."""
+"""Tells which components of an element have the batch's rows, so that a table or a scalar beside them stays whole."""
 
 from typing import Any, TypeAlias
 
@@ -7,7 +7,7 @@ from keras import tree
 
 from keras_par.comm.agreement import AgreedValueError
 
-Flag: TypeAlias = bool | tf.Tensor  # that a part has the batch's rows, a tensor if only running tells
+Flag: TypeAlias = bool | tf.Tensor  # that a component has the batch's rows, a tensor if only running tells
 AMBIGUOUS = (
     "keras-par: the parts of an element have unequal first dims, and which of them counts the rows of the batch is "
     "not clear: give the rows targets, as (x, y), of which every part and a part of x have one for each row; what has "
@@ -26,10 +26,10 @@ def complaint_in(error: Exception) -> AgreedValueError | None:
     return next((AgreedValueError(said) for said in (AMBIGUOUS, CHANGED) if said in str(error)), None)
 
 
-def counting_part(batch: Any):
-    """The part whose entries count the rows of an element: the first of the targets, else of all, that has dims."""
-    parts = [leaf for group in (targets_of(batch), batch) for leaf in tree.flatten(group) if leaf is not None]
-    return next((leaf for leaf in parts if has_dims(leaf)), parts[0])
+def counting_component(batch: Any):
+    """The component whose entries count an element's rows: the first of the targets, else of all, that has dims."""
+    components = [leaf for group in (targets_of(batch), batch) for leaf in tree.flatten(group) if leaf is not None]
+    return next((leaf for leaf in components if has_dims(leaf)), components[0])
 
 
 def targets_of(batch: Any) -> Any:
@@ -57,12 +57,12 @@ def num_rows(leaf) -> tf.Tensor:
 
 
 def is_like(leaf: Any, first: Any) -> bool:
-    """True if a part's first dim is known, or not known, as that of the part which counts rows."""
+    """True if a component's first dim is known, or not known, as that of the component which counts rows."""
     return has_dims(leaf) and leaf.shape[0] == first.shape[0]
 
 
 class History:
-    """Which parts of a dataset's elements are rows, as the first element shows, in a function that maps it in order.
+    """Which components of a dataset's elements are rows, as the first one shows, in a function that maps it in order.
 
     Args:
         spec: of the dataset's elements.
@@ -74,10 +74,10 @@ class History:
             self._has_begun = tf.Variable(tf.constant(False), trainable=False)
 
     def settled(self, flags: list[tf.Tensor], clear: Flag) -> list[tf.Tensor]:
-        """What the first element's `flags` were; fails at run time where a part was taken for rows, and is none.
+        """What the first element's `flags` were; fails at run time where a component was taken for rows, and is none.
 
         Args:
-            flags: of the parts of which only running tells.
+            flags: of the components of which only running tells.
             clear: if they are as they can be.
         """
         found = tf.stack(flags)
@@ -93,13 +93,13 @@ class History:
         return tf.unstack(tf.where(has_begun, before, found))
 
 
-def parts_with_rows(batch: Any, total: Any, history: History | None = None) -> list[Flag]:
-    """For each part of an element whether its entries are the batch's rows, decided at run time where need be.
+def components_with_rows(batch: Any, total: Any, history: History | None = None) -> list[Flag]:
+    """For each component of an element whether its entries are the batch's rows, decided at run time where need be.
 
     Raises:
-        AgreedValueError: which part counts the rows is not clear; as the failure of an operation if only running tells.
+        AgreedValueError: which component counts the rows is not clear; an operation fails if only running tells.
     """
-    first, leaves = counting_part(batch), tree.flatten(batch)
+    first, leaves = counting_component(batch), tree.flatten(batch)
     targets = tree.flatten(targets_of(batch))
     are_targets = [any(leaf is each for each in targets) for leaf in leaves]
     inputs = [leaf for leaf, is_target in zip(leaves, are_targets, strict=True) if not is_target and has_dims(leaf)]
@@ -129,7 +129,7 @@ def has_rows(leaf: Any, first: Any, total: Any) -> Flag:
 
 
 def is_clear(leaves: list, flags: list[Flag], are_targets: list[bool]) -> Flag:
-    """True if all targets and a part of the inputs have rows, or without targets all parts; scalars do not matter."""
+    """True if all targets and a component of the inputs have rows, or without targets all that are no scalars."""
     with_dims = [i for i, leaf in enumerate(leaves) if leaf is not None and has_dims(leaf)]
     sure = [flags[i] for i in with_dims if are_targets[i]]
     inputs = [flags[i] for i in with_dims if not are_targets[i]]
