@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import time
@@ -63,6 +64,14 @@ class Batches(keras.utils.PyDataset):
         return tuple(array[self._batch_size * index :][: self._batch_size] for array in rows(NUM_ROWS))
 
 
+def hdf5():
+    import h5py
+
+    file = h5py.File(io.BytesIO(), "w")
+    x, y = (file.create_dataset(name, data=array) for name, array in zip("xy", rows(NUM_ROWS), strict=True))
+    return {"x": x, "y": y, "batch_size": 16}
+
+
 def endless():
     generator = np.random.default_rng(4)
     x, y = rows(NUM_ROWS)
@@ -107,6 +116,7 @@ def own_batches():
 
 DATA = {
     "arrays": lambda: {"x": rows(NUM_ROWS)[0], "y": rows(NUM_ROWS)[1], "batch_size": 16},
+    "hdf5": hdf5,
     "dataset": lambda: {"x": dataset().shuffle(NUM_ROWS).batch(16)},
     "shuffled twice": lambda: {"x": dataset().shuffle(NUM_ROWS).map(lambda x, y: (x + 0.1, y)).shuffle(20).batch(16)},
     "repeated": lambda: {"x": dataset().shuffle(NUM_ROWS).batch(16).repeat(), "steps_per_epoch": 4},

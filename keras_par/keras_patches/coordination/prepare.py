@@ -163,12 +163,9 @@ def compare(binding: Binding, model: keras.Model, variables: list[keras.Variable
         )
     difference = first_difference([answer["variables"] for answer in answers])
     if difference:
-        gather_or_raise(
-            communicator,
-            "kp.fingerprint.differs",
-            None,
-            f"the ranks built different models: in '{model.name}' {difference}: "
-            "build the same model from the same arguments on every rank.",
+        raise AgreedValueError(
+            f"keras-par: the ranks built different models: in '{model.name}' {difference}: "
+            "build the same model from the same arguments on every rank."
         )
     divided = sharded(variables)
     if divided and not binding.prepared:

@@ -102,7 +102,7 @@ class ArrayInput(SparseArrayInput):
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
         in_memory = all(leaf is None or reader_of(leaf).in_memory for leaf in tree.flatten(self.adapter._inputs))
-        shards = dataset.map(look_up, num_parallel_calls=2 if in_memory else None, deterministic=True)
+        shards = dataset.map(look_up, num_parallel_calls=2 if in_memory else 1, deterministic=True)
         return shards.prefetch(4).with_options(options)
 
 

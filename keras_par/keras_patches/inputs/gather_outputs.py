@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.keras_patches.inputs.row_components import num_rows
+from keras_par.keras_patches.inputs.components import num_rows
 from keras_par.keras_patches.inputs.shards import take
 
 KINDS = (tf.RaggedTensor, tf.SparseTensor)

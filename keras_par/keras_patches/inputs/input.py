@@ -9,9 +9,9 @@ from keras.src.distribution import distribution_lib
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
 from keras_par.comm.communicator import Communicator
+from keras_par.keras_patches.inputs.components import History, counting_component, num_rows
 from keras_par.keras_patches.inputs.iterator_disposal import let_go_aside
 from keras_par.keras_patches.inputs.own_shares import Sharding, is_marked, mark
-from keras_par.keras_patches.inputs.row_components import History, counting_component, num_rows
 from keras_par.keras_patches.inputs.same_data import Digest
 from keras_par.keras_patches.inputs.shards import OwnBatch, as_it_is, cut
 from keras_par.plan.options import Remainder

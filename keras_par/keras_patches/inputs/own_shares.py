@@ -8,9 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.comm import world
-from keras_par.plan.rows import stride
 from keras_par.plan.options import Remainder
-from keras_par.plan.rows import shard_size
+from keras_par.plan.rows import shard_size, stride
 
 T = TypeVar("T")
 logger = logging.getLogger("keras_par")

@@ -47,7 +47,8 @@ class Array(RowReader):
     """An array or a tensor of any library."""
 
     def __init__(self, array: Any):
-        self.array, self.shape, self.dtype, self.in_memory = array, tuple(array.shape), array.dtype, True
+        self.array, self.shape, self.in_memory = array, tuple(array.shape), True
+        self.dtype = getattr(array, "dtype", None)  # a DataFrame has none
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         return np.asarray(self.array)[numbers]
@@ -55,9 +56,6 @@ class Array(RowReader):
 
 class Frame(Array):
     """A DataFrame of pandas, or a Series, which is one column, as Keras has it."""
-
-    def __init__(self, array: Any):
-        self.array, self.shape, self.in_memory = array, tuple(array.shape), True
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         own = self.array.iloc[numbers].to_numpy()
@@ -83,5 +81,5 @@ def reader_of(leaf: Any) -> RowReader:
     """What reads the rows of an array, of what is registered in `READERS` by package and class, or of a reader."""
     if isinstance(leaf, RowReader):
         return leaf
-    kind = type(leaf)
-    return READERS.get(f"{kind.__module__.partition('.')[0]}.{kind.__name__}", Array)(leaf)
+    names = (f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(leaf).__mro__)
+    return next((READERS[name] for name in names if name in READERS), Array)(leaf)

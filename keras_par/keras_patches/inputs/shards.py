@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from keras import tree
 
-from keras_par.keras_patches.inputs.row_components import (
-    Flag,
-    components_with_rows,
-    counting_component,
-    is_like,
-    num_rows,
-)
+from keras_par.keras_patches.inputs.components import Flag, components_with_rows, counting_component, is_like, num_rows
 from keras_par.plan.options import Remainder
 from keras_par.plan.rows import num_wrapped, row_range
 
@@ -104,10 +98,14 @@ def shard_of(kind: type, batch: Any, local, total) -> EvenShard | Shard | ThinSh
     return ThinShard(batch, local, total, local > 0)
 
 
-def maybe_empty(own: OwnBatch, has_rows: bool) -> ThinShard:
-    """A rank's own batch, or with `has_rows` False its stand-in for the batch it does not have."""
-    local = num_rows(counting_component(own.batch)) if has_rows else tf.constant(0, tf.int64)
-    return ThinShard(own.batch, tf.cast(local, tf.int64), None, tf.constant(has_rows))
+def filled_up(batches: list[OwnBatch], num_missing: int, stand_in: OwnBatch | None) -> list[ThinShard]:
+    """A rank's own batches, and a stand-in without rows for each that only other ranks have."""
+
+    def thin(own: Any, has_rows: bool) -> ThinShard:
+        local = num_rows(counting_component(own.batch)) if has_rows else tf.constant(0, tf.int64)
+        return ThinShard(own.batch, tf.cast(local, tf.int64), None, tf.constant(has_rows))
+
+    return [thin(batch, True) for batch in batches] + [thin(stand_in, False) for _ in range(num_missing)]
 
 
 def first_row(own: OwnBatch) -> OwnBatch:

@@ -70,9 +70,8 @@ def locked(path: str) -> Iterator[TextIO]:
 def noted(file: TextIO) -> dict[str, Any]:
     """What `write` has left in a file, {} if nothing."""
     file.seek(0)
-    text = file.read()
     try:
-        found = json.loads(text) if text else {}
+        found = json.loads(file.read() or "{}")
     except (ValueError, RecursionError):  # of a process that was killed
         return {}
     return found if isinstance(found, dict) else {}

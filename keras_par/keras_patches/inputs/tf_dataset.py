@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
+from keras_par.keras_patches.inputs.components import has_dims, targets_of
 from keras_par.keras_patches.inputs.input import Input
 from keras_par.keras_patches.inputs.own_shares import Sharding, mark
-from keras_par.keras_patches.inputs.row_components import has_dims, targets_of
 
 
 class TFDatasetInput(Input):

@@ -10,7 +10,7 @@ from keras import tree
 
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.differentiable import kept
-from keras_par.keras_patches.inputs.row_components import counting_component, is_like, num_rows
+from keras_par.keras_patches.inputs.components import counting_component, is_like, num_rows
 from keras_par.keras_patches.inputs.shards import OwnBatch, ThinShard
 from keras_par.keras_patches.rows.row_dims import (
     ALIKE,

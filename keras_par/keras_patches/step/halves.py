@@ -13,8 +13,8 @@ import tensorflow as tf
 from keras import tree
 
 from keras_par.base import generators
+from keras_par.keras_patches.inputs.components import counting_component, num_rows
 from keras_par.keras_patches.inputs.gather_outputs import as_tensor, joined
-from keras_par.keras_patches.inputs.row_components import counting_component, num_rows
 from keras_par.keras_patches.inputs.shards import take
 from keras_par.keras_patches.step.metric_states import kept
 

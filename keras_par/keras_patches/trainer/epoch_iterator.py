@@ -14,15 +14,7 @@ from keras_par.keras_patches.coordination import fit_call as runs
 from keras_par.keras_patches.inputs.input import Position, without_distribution
 from keras_par.keras_patches.inputs.iterator_disposal import let_go_aside
 from keras_par.keras_patches.inputs.kinds import input_of
-from keras_par.keras_patches.inputs.shards import (
-    Batches,
-    OwnBatch,
-    ThinShard,
-    common_type,
-    first_row,
-    maybe_empty,
-    zeros,
-)
+from keras_par.keras_patches.inputs.shards import Batches, common_type, filled_up, first_row, zeros
 from keras_par.keras_patches.trainer.exactness_warnings import say_of_unknown_length
 
 TFEpochIterator: Any = keras_trainer.TFEpochIterator
@@ -192,18 +184,17 @@ class ShardedEpochIterator(TFEpochIterator):
         self._type = self._type or common_type(self.element_spec, batches[0])
         return begin_step, end_step, Batches(batches, self._type)
 
-    def _filled_up(self, batches: list[OwnBatch]) -> list[ThinShard]:
-        """This rank's batches, and stand-ins without rows for those that only other ranks have."""
+    def _filled_up(self, batches: list) -> list:
+        """This rank's batches, as many as the rank that has most, with the first row of its newest one to stand in."""
         if self._num_batches is None:
             count = self._run.most(len(batches))
         else:
             count = min(self.steps_per_execution, self._num_batches - self._steps_seen + self.steps_per_execution)
-        missing = count - len(batches)
         if batches:
             self._stand_in = first_row(batches[-1])
-        elif missing and self._stand_in is None:
-            self._stand_in = zeros(self._distributed_dataset.element_spec)
-        return [maybe_empty(batch, True) for batch in batches] + [maybe_empty(self._stand_in, False)] * missing
+        elif count and self._stand_in is None:
+            self._stand_in = zeros(self.element_spec)
+        return filled_up(batches, count - len(batches), self._stand_in)
 
     def _compare(self, num_read: int, is_end: bool = True) -> None:
         if self._run is not None and num_read:

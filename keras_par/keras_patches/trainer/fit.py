@@ -12,7 +12,7 @@ from keras_par.job import failures, rank_heartbeat
 from keras_par.keras_patches.callbacks.callback_state import late_ones_last, tell
 from keras_par.keras_patches.coordination import fit_call as runs
 from keras_par.keras_patches.coordination.one_thread import one_thread
-from keras_par.keras_patches.inputs.row_components import complaint_in
+from keras_par.keras_patches.inputs.components import complaint_in
 from keras_par.keras_patches.models import binding as bindings
 from keras_par.keras_patches.models import foreign_callbacks
 from keras_par.keras_patches.models.compile_options import plain_settings

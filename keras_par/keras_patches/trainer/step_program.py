@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.keras_patches.inputs.row_components import counting_component, num_rows
+from keras_par.keras_patches.inputs.components import counting_component, num_rows
 from keras_par.keras_patches.inputs.shards import KINDS, EvenShard, OwnBatch, ThinShard, cut
 from keras_par.keras_patches.models.binding import Binding
 from keras_par.keras_patches.rows import row_slices

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.job import rank_heartbeat
-from keras_par.keras_patches.inputs.row_components import counting_component, num_rows
+from keras_par.keras_patches.inputs.components import counting_component, num_rows
 from keras_par.keras_patches.models import binding as bindings
 
 MEASURED = "_keras_par_measured"  # what counts a model's rows, and the training function that does
