@@ -12,14 +12,16 @@ class RowReader:
 
     Example:
         ```python
-        class NpyFolder(kp.data.RowReader):
-            def __init__(self, folder):
-                self.paths = sorted(pathlib.Path(folder).glob("*.npy"))
-                first = np.load(self.paths[0])
-                self.shape, self.dtype = (len(self.paths), *first.shape), first.dtype
+        kp.init()
+
+        class Squares(kp.data.RowReader):  # read from files, it would be np.stack([np.load(paths[i]) for i in numbers])
+            shape, dtype = (100, 1), "int64"
 
             def read(self, numbers):
-                return np.stack([np.load(self.paths[number]) for number in numbers])
+                return np.square(numbers)[:, np.newaxis]
+
+        x = Squares()  # for fit
+        int(np.asarray(x).sum())  # -> 328350
         ```
 
     A subclass sets `shape`, rows first, and `dtype`, and defines `read`. Training on it is training on the array of all
