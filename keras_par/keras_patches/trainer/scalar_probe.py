@@ -14,9 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.keras_patches.coordination.metric_probe import own_metrics
-from keras_par.keras_patches.inputs.batches import Batches
 from keras_par.keras_patches.inputs.components import counting_component, is_like
-from keras_par.keras_patches.inputs.shards import KINDS
+from keras_par.keras_patches.inputs.shards import KINDS, Batches
 from keras_par.keras_patches.step.metrics import layers
 from keras_par.keras_patches.step.number_kinds import Key, keys_of_metrics, leaves
 from keras_par.keras_patches.trainer.abandoned_trace import PythonState
