@@ -91,14 +91,6 @@ class Field:
         return self.wrong(f"is {shown}, but must be {MEANING[self.name]}")
 
 
-@dataclass(frozen=True)
-class Device:
-    """One device of the table."""
-
-    field: Field
-    place: Place
-
-
 def read_rank_table(path: Path) -> list[Place]:
     """The places of all ranks, in their order, from a rank table of MindSpore's (HCCL's).
 
@@ -110,12 +102,22 @@ def read_rank_table(path: Path) -> list[Place]:
     """
     table = Field(path, "", parse(path))
     is_old = isinstance(table.value, dict) and "group_list" in table.value
-    if not is_old:
-        table["version"].expect("1.0")
-    found = devices_of_groups(table) if is_old else devices_of_servers(table)
-    refuse_twins([device.field["rank_id"] for device in found], "give every device its own rank")
-    refuse_gap(found)
-    return sorted((device.place for device in found), key=lambda place: place.rank)
+    seen: dict[tuple, Field] = {}
+    found: dict[int, Place] = {}
+    for server, device, rank in of_groups(table) if is_old else of_servers(table, seen):
+        place = Place(rank.number, server.host, str(device.number))
+        advice = "give every rank of a server its own device" if is_old else "list every device of a server once"
+        refuse_twin(seen, device, ("device", place.host, device.number), advice)
+        refuse_twin(seen, rank, ("rank", place.rank), "give every device its own rank")
+        found[place.rank] = place
+    table["status"].expect("completed")
+    for number in range(last := len(found)):
+        if number not in found:  # a rank is too high for all to be 0, 1, 2, ...
+            raise seen["rank", max(found)].wrong(
+                f"is {max(found)}, but the table has {last} device(s) and none with rank {number}: number them from 0 "
+                f"to {last - 1}"
+            )
+    return [found[number] for number in sorted(found)]
 
 
 def parse(path: Path) -> Any:
@@ -128,29 +130,23 @@ def parse(path: Path) -> Any:
         raise ClusterError(f"keras-par: {path}{where} is not JSON ({reason}): correct it.") from None
 
 
-def devices_of_servers(table: Field) -> list[Device]:
-    servers = counted(table, "server_list", "server_count", "server")
-    table["status"].expect("completed")
-    refuse_twins([server["server_id"] for server in servers], "list all devices of a server together")
-    return [device for server in servers for device in devices(server)]
+def of_servers(table: Field, seen: dict[tuple, Field]) -> Iterator[tuple[Field, Field, Field]]:
+    """The server, the device and the number of each rank."""
+    table["version"].expect("1.0")
+    for server in counted(table, "server_list", "server_count", "server"):
+        host = server["server_id"]
+        refuse_twin(seen, host, ("server", host.host), "list all devices of a server together")
+        yield from ((host, device["device_id"], device["rank_id"]) for device in server["device"])
 
 
-def devices_of_groups(table: Field) -> list[Device]:
-    groups = counted(table, "group_list", "group_count", "group")
-    table["status"].expect("completed")
-    found: list[Device] = []
-    ids: dict[str, list[Field]] = {}
-    for group in groups:
+def of_groups(table: Field) -> Iterator[tuple[Field, Field, Field]]:
+    """The same of a table as MindSpore 0.2 had it."""
+    for group in counted(table, "group_list", "group_count", "group"):
         for rank in counted(group, "instance_list", "instance_count", "rank"):
             own = list(rank["devices"])
             if len(own) > 1:
                 raise rank["devices"].wrong(f"has {len(own)} devices, but must be {MEANING['devices']}")
-            host, device = rank["server_id"].host, own[0]["device_id"]
-            ids.setdefault(host, []).append(device)
-            found.append(Device(rank, Place(rank["rank_id"].number, host, str(device.number))))
-    for fields in ids.values():
-        refuse_twins(fields, "give every rank of a server its own device")
-    return found
+            yield rank["server_id"], own[0]["device_id"], rank["rank_id"]
 
 
 def counted(owner: Field, name: str, count: str, what: str) -> list[Field]:
@@ -161,31 +157,8 @@ def counted(owner: Field, name: str, count: str, what: str) -> list[Field]:
     return found
 
 
-def devices(server: Field) -> list[Device]:
-    host = server["server_id"].host
-    fields = list(server["device"])
-    refuse_twins([field["device_id"] for field in fields], "list every device of a server once")
-    return [Device(field, Place(field["rank_id"].number, host, str(field["device_id"].number))) for field in fields]
-
-
-def refuse_twins(fields: list[Field], advice: str) -> None:
-    """Refuses two fields with the same value, naming both."""
-    seen: dict[int | str, Field] = {}
-    for field in fields:
-        value = field.host if field.name == "server_id" else field.number
-        first = seen.setdefault(value, field)
-        if first is not field:
-            owner = first.path.rpartition(".")[0]
-            raise field.wrong(f"is {value}, which {owner} has already: {advice}")
-
-
-def refuse_gap(found: list[Device]) -> None:
-    """Refuses ranks that are not 0, 1, 2, ..., naming the highest one."""
-    last = max(found, key=lambda device: device.place.rank)
-    if last.place.rank >= len(found):
-        ranks = {device.place.rank for device in found}
-        missing = next(rank for rank in range(len(found)) if rank not in ranks)
-        raise last.field["rank_id"].wrong(
-            f"is {last.place.rank}, but the table has {len(found)} device(s) and none with rank {missing}: number them "
-            f"from 0 to {len(found) - 1}"
-        )
+def refuse_twin(seen: dict[tuple, Field], field: Field, key: tuple, advice: str) -> None:
+    """Refuses a field with the value of another, naming both."""
+    first = seen.setdefault(key, field)
+    if first is not field:
+        raise field.wrong(f"is {key[-1]}, which {first.path.rpartition('.')[0]} has already: {advice}")
