@@ -1,7 +1,7 @@
 """Reads the notes of a rank's program, whose pipe anything may have been written into."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from keras_par.base.heartbeat_page import CALLS
@@ -12,37 +12,26 @@ KEPT = {"epoch": "epochs.jsonl", "about": "about.jsonl"}  # kinds that the repor
 TOLD = ("first_step", "resume", "stopped", "checkpoint")  # kinds that the launcher is told of
 
 
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
-
-
-def is_count(value: Any) -> bool:
-    return isinstance(value, int) and is_number(value)
-
-
-Check = Callable[[Any], bool]
-ALWAYS: dict[str, Check] = {"time": is_number, "call": lambda value: value in CALLS}
-ALWAYS |= {"epoch": is_count, "step": is_count, "marks": is_count}
-# What a note of each kind says besides.
-KINDS: Mapping[str, dict[str, Check]] = {
+# What a note of any kind says, and one of each besides: of which type, or one of what.
+ALWAYS: Mapping[str, Any] = {"time": float, "call": CALLS, "epoch": int, "step": int, "marks": int}
+KINDS: Mapping[str, Mapping[str, Any]] = {
     "first_step": {},
     "about": {},
-    "epoch": {"steps": is_count, "logs": lambda value: isinstance(value, dict)},
-    "leaving": {"user_line": is_text},
-    "failure": {"message": is_text, "is_consequence": is_flag, "on_all_ranks": is_flag},
-    "resume": {"text": is_text, "name": is_text},
-    "stopped": {"text": is_text},
-    "warning": {"text": is_text},
-    "checkpoint": {"text": is_text, "name": is_text, "in_memory": is_flag, "taken": is_number, "steps": is_count},
+    "epoch": {"steps": int, "logs": dict},
+    "leaving": {"user_line": str},
+    "failure": {"message": str, "is_consequence": bool, "on_all_ranks": bool},
+    "resume": {"text": str, "name": str},
+    "stopped": {"text": str},
+    "warning": {"text": str},
+    "checkpoint": {"text": str, "name": str, "in_memory": bool, "taken": float, "steps": int},
 }
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """True for a value of a type, numbers not negative and not too large, or for one of several values."""
+    if kind not in (int, float):
+        return value in kind if isinstance(kind, tuple) else isinstance(value, kind)
+    return type(value) in (int, kind) and 0 <= value <= LARGEST
 
 
 def parsed(line: str) -> tuple[str, Note] | None:
@@ -56,5 +45,5 @@ def parsed(line: str) -> tuple[str, Note] | None:
     kind = content.pop("note", None)
     if not isinstance(kind, str) or kind not in KINDS:
         return None
-    checks = ALWAYS | KINDS[kind]
-    return (kind, content) if all(name in content and fits(content[name]) for name, fits in checks.items()) else None
+    wanted = {**ALWAYS, **KINDS[kind]}
+    return (kind, content) if all(name in content and fits(content[name], of) for name, of in wanted.items()) else None

@@ -175,13 +175,11 @@ def explain(error: Exception) -> Exception:
     if _board is None or getattr(error, "_keras_par_told", False):
         return error
     tell_launcher(error, isinstance(error, AgreedError))
-    if isinstance(error, AgreedError):
-        told: Exception = error
-    elif is_consequence(error):
+    told = error
+    if is_consequence(error):
         known = _board.tell()
         told = RuntimeError(name_culprit(known.first, known.left, _board._rank))
-    else:
-        told = error
+    elif not isinstance(error, AgreedError):
         known = _board.report(summary(error))
         if known.count == _board._size:
             if known.is_alike:
@@ -197,10 +195,8 @@ def explain(error: Exception) -> Exception:
 
 
 def tell_launcher(error: Exception, on_all_ranks: bool) -> None:
-    consequence = is_consequence(error)
-    rank_heartbeat.current().tell(
-        "failure", message=summary(error), is_consequence=consequence, on_all_ranks=on_all_ranks
-    )
+    about = {"message": summary(error), "is_consequence": is_consequence(error), "on_all_ranks": on_all_ranks}
+    rank_heartbeat.current().tell("failure", **about)
 
 
 def is_consequence(error: Exception) -> bool:
@@ -214,18 +210,18 @@ def is_consequence(error: Exception) -> bool:
 def name_culprit(failures: list[tuple[int, str]], departures: list[int], own_rank: int) -> str:
     others = [failure for failure in failures if failure[0] != own_rank]
     left = [rank for rank in departures if rank != own_rank]
-    if not others and left:
+    if others:
+        rank, message = others[0]
+        return f"keras-par: rank {rank} failed first, so this rank stops: {message}"
+    if left:
         return (
             f"keras-par: rank {left[0]} left the job without an error while this rank went on, so this rank stops: "
             "look for a sys.exit, or an end of the script, that only some ranks reach."
         )
-    if not others:
-        return (
-            "keras-par: another rank ended without saying why, so this rank stops: look for its last output, "
-            "or for a process killed by the system (out of memory)."
-        )
-    rank, message = others[0]
-    return f"keras-par: rank {rank} failed first, so this rank stops: {message}"
+    return (
+        "keras-par: another rank ended without saying why, so this rank stops: look for its last output, or for a "
+        "process killed by the system (out of memory)."
+    )
 
 
 def summary(error: Exception) -> str:
