@@ -72,22 +72,22 @@ def main() -> None:
 def launch(args: argparse.Namespace, scenario: str, folder: Path) -> int:
     """Runs the job, as `keras-par run` does; this process is the launcher."""
     from keras_par.cluster.hosts import Place
-    from keras_par.launch.attempts import Job, noted_signals, supervise
+    from keras_par.launch.attempts import Attempts, noted_signals
     from keras_par.launch.console import Console
     from keras_par.launch.engines import Plan
+    from keras_par.launch.job import Job
     from keras_par.launch.next_world import FixedWorlds
     from keras_par.launch.run_folder import RunFolder
-    from keras_par.launch.settings import Settings
 
     notes = str(folder.with_suffix(".notes"))
     agents = ["benchmarks.simulated_agents", str(args.ranks), scenario, notes, "--seconds", str(args.seconds)]
     places = tuple(Place(rank, "localhost") for rank in range(args.ranks))
     plan = Plan("mpi", places, (sys.executable, "-m", *agents), {}, None)
-    settings = Settings(False, True, False, args.hang_after, "abort")
-    console = Console()
+    worlds, run_folder, console = FixedWorlds(places), RunFolder(folder), Console()
+    hangs = {"hang_after": args.hang_after, "aborts_hang": True}
     with noted_signals() as interrupts:
-        job = Job(["simulated"], FixedWorlds(places), lambda _: plan, 0, settings)
-        status = supervise(job, "mpi", RunFolder(folder), console, interrupts)
+        job = Job(["simulated"], "mpi", worlds, lambda _: plan, run_folder, console, interrupts, **hangs)
+        status = Attempts(job).run()
     console.close()
     return status
 

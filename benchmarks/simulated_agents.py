@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keras_par.agent import wire
-from keras_par.agent.installed import installed
 from keras_par.agent.states import Beats, Exit, State, brief
 from keras_par.base.addresses import own_address
 from keras_par.base.limited_server import NONCE_BYTES, PROOF_BYTES, proof
+from keras_par.base.version import installed
 
 SCENARIOS = ("calm", "crash", "deaf", "hang", "interrupt", "silent")
 LOOK_SECONDS, STACK_SECONDS, HEARING_SECONDS, LEAVING_SECONDS = 1.0, 0.5, 1.5, 0.3

@@ -14,7 +14,8 @@ OPEN = "…"  # stands for what is known only when a message is given
 # Functions that show what they are given, or raise it; of the first ones it is their first argument alone.
 FIRST = {"warn", "warning", "info", "say", "_say", "error"}
 ALL = {"refuse", "wrong", "damaged", "_damaged", "complain", "_complain", "panel", "gather_or_raise", "other_rows"}
-ALL |= {"Finding", "Attempt", "Hang", "Outlook", "Look", "Plan", "add_note", "meet", "agree", "_refuse"}
+ALL |= {"Finding", "Attempt", "Hang", "Outlook", "Look", "Plan", "add_note", "meet", "agree"}
+ALL |= {"go_on", "_go_on", "_crash"}
 HOLDERS = {"complaint", "_complaint"}  # names of what is said later
 # What is caught within the package, a part of another message, or Python's own way to say a thing.
 CAUGHT = {

@@ -17,7 +17,7 @@ import pytest
 
 import keras_par
 from keras_par.cluster import environment
-from keras_par.doctor import advice, checks, command, diagnosis, host, installed, selftest
+from keras_par.doctor import checks, command, diagnosis, host, installed, selftest
 from keras_par.doctor.installed import Loaded
 from tests.patience import PATIENCE
 from tests.ranks.pool import REPOSITORY
@@ -493,8 +493,8 @@ def test_a_missing_shared_memory_has_no_room(monkeypatch):
     ],
 )
 def test_the_host_decides_what_is_recommended(changes, gpus, num_ranks, threads, binding, cycle_time):
-    found = advice.advise(dataclasses.replace(HOST, **changes), "mpi", gpus)
-    assert found == advice.Advice("mpi", num_ranks, threads, binding, cycle_time)
+    found = diagnosis.advise(dataclasses.replace(HOST, **changes), "mpi", gpus)
+    assert found == diagnosis.Advice("mpi", num_ranks, threads, binding, cycle_time)
 
 
 # The command line

@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from keras_par.launch import cuda, install_horovod
+from keras_par.launch import install_horovod
 from keras_par.launch.build_environment import (
     MOVED_HEADER,
     MOVED_HEADER_NOW,
+    NCCL,
+    TOOLKIT,
+    Cuda,
     InstallError,
+    add_cuda,
     add_headers,
     build_environment,
+    find_cuda,
 )
-from keras_par.launch.cuda import Cuda
 
 
 def make_toolkit(home: Path, version: str) -> Path:
@@ -32,20 +36,20 @@ def make_toolkit(home: Path, version: str) -> Path:
 @pytest.fixture
 def site(tmp_path):
     """The packages' folder of an environment with NVIDIA's."""
-    make_toolkit(tmp_path / "site" / cuda.TOOLKIT, "13.5")
+    make_toolkit(tmp_path / "site" / TOOLKIT, "13.5")
     for part in ("include", "lib"):
-        (tmp_path / "site" / cuda.NCCL / part).mkdir(parents=True)
-    (tmp_path / "site" / cuda.NCCL / "lib" / "libnccl.so.2").touch()
-    (tmp_path / "site" / cuda.TOOLKIT / "lib").mkdir()
-    (tmp_path / "site" / cuda.TOOLKIT / "lib" / "libcudart.so.13").touch()
+        (tmp_path / "site" / NCCL / part).mkdir(parents=True)
+    (tmp_path / "site" / NCCL / "lib" / "libnccl.so.2").touch()
+    (tmp_path / "site" / TOOLKIT / "lib").mkdir()
+    (tmp_path / "site" / TOOLKIT / "lib" / "libcudart.so.13").touch()
     return tmp_path / "site"
 
 
 def test_the_packages_compiler_is_taken_unless_a_toolkit_is_named(site, tmp_path):
-    own = cuda.find({}, site)
+    own = find_cuda({}, site)
     assert own == Cuda(site / "nvidia/cu13", "13.5", is_own=True) and own.key == "13.5-own"
     home = make_toolkit(tmp_path / "cuda", "12.4")
-    other = cuda.find({"HOROVOD_CUDA_HOME": str(home)}, site)
+    other = find_cuda({"HOROVOD_CUDA_HOME": str(home)}, site)
     assert (other.home, other.version, other.is_own) == (home, "12.4", False)
     assert re.fullmatch(r"12\.4-[0-9a-f]{8}", other.key)
 
@@ -53,13 +57,13 @@ def test_the_packages_compiler_is_taken_unless_a_toolkit_is_named(site, tmp_path
 def test_a_missing_compiler_is_named(tmp_path):
     for environ in ({}, {"HOROVOD_CUDA_HOME": str(tmp_path)}):
         with pytest.raises(InstallError, match=r"the CUDA compiler '.*/bin/nvcc' does not start \(.*No such file"):
-            cuda.find(environ, tmp_path)
+            find_cuda(environ, tmp_path)
 
 
 def test_the_build_finds_the_packages_and_the_library_finds_nccl_again(site, tmp_path):
     environment = build_environment("mpi")
     before = environment.get("LDFLAGS", "")
-    cuda.add_variables(environment, cuda.find({}, site), tmp_path, site)
+    add_cuda(environment, find_cuda({}, site), tmp_path, site)
     assert environment["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert environment["PATH"].split(os.pathsep)[0] == f"{environment['HOROVOD_CUDA_HOME']}/bin"
     assert Path(environment["HOROVOD_NCCL_LIB"], "libnccl.so").samefile(site / "nvidia/nccl/lib/libnccl.so.2")
@@ -75,7 +79,7 @@ def test_the_build_finds_the_packages_and_the_library_finds_nccl_again(site, tmp
 def test_nccl_of_a_toolkit_of_the_machines_is_the_users_to_name(site, tmp_path):
     home = make_toolkit(tmp_path / "cuda", "12.4")
     environment = {"PATH": "/usr/bin"}
-    cuda.add_variables(environment, cuda.find({"HOROVOD_CUDA_HOME": str(home)}, site), tmp_path, site)
+    add_cuda(environment, find_cuda({"HOROVOD_CUDA_HOME": str(home)}, site), tmp_path, site)
     assert environment == {
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_CUDA_HOME": str(home),

@@ -166,14 +166,6 @@ def test_a_second_run_has_a_folder_of_its_own(tmp_path):
     assert not list(tmp_path.glob("*/lock*"))
 
 
-def test_a_lock_is_handed_over_to_a_process_that_was_started(tmp_path):
-    with holder("run", tmp_path / "other") as process:
-        mine = take(tmp_path / "lock")
-        mine.hand_over(process.pid)
-        with pytest.raises(TakenError, match=f"process {process.pid} on "):
-            take(tmp_path / "lock")
-
-
 def test_training_where_another_job_writes_is_refused_on_every_rank(ranks, tmp_path):
     with holder("lock", tmp_path / "CKP.lock") as process:
         results = ranks(2).attempt(checkpoint_tasks.fit_with_losses, folder=str(tmp_path), losses=[1.0])

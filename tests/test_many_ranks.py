@@ -24,9 +24,8 @@ from keras_par.job.launch_environment import MeetingPoint
 from keras_par.launch import switchboard, verdict
 from keras_par.launch.culprit import find_hang, first_failure, named
 from keras_par.launch.engines import EngineError, Plan
-from keras_par.launch.lost_agents import Silence
 from keras_par.launch.members import Member, Members
-from keras_par.launch.reception import beat_seconds, seconds_ahead
+from keras_par.launch.reception import Silence, beat_seconds, seconds_ahead
 from keras_par.launch.switchboard import Switchboard, make_room
 from tests.launcher import Job, program
 from tests.patience import PATIENCE, comes_to_be

@@ -5,7 +5,7 @@ import pty
 import re
 
 from keras_par.agent.terminal_filter import Lines, settled, without_chatter
-from keras_par.launch.bars import Bars, clipped
+from keras_par.launch.console import Bars, clipped
 from tests.launcher import Job, program, run_all
 
 

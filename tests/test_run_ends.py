@@ -5,10 +5,15 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from keras_par.launch.agent_starters import Program
+from keras_par.launch.engines import StartedProcess
+from keras_par.launch.members import Members
+from keras_par.launch.supervisor import Supervisor
+from keras_par.launch.switchboard import Switchboard
 from tests import jobs
 from tests.launcher import Job, program, run
 
@@ -36,15 +41,19 @@ def test_a_killed_launcher_leaves_no_mpirun_and_no_shared_memory(tmp_path):
 
 def test_an_engine_that_does_not_end_is_waited_for_until_the_user_is_impatient():
     pressed: list[int] = []
-    engine = Program("sleep", ["sleep", "1000"], os.environ, is_one_host=True)
+    engine, board = StartedProcess("sleep", ["sleep", "1000"], os.environ, is_one_host=True), Switchboard(is_local=True)
+    ended: Any = SimpleNamespace(_engine=engine, _switchboard=board, _members=Members())
+    ended._is_pressed = lambda: bool(pressed)
     threading.Timer(0.3, pressed.append, [signal.SIGINT]).start()
     began = time.monotonic()
-    engine.wait_unless(lambda: bool(pressed), 60)
+    Supervisor._see_off(ended, 60)
     assert 0.3 <= time.monotonic() - began < 30 and engine.poll() is None
     engine.kill()
-    engine.wait_unless(lambda: False, 60)
+    pressed.clear()
+    Supervisor._see_off(ended, 60)
     assert time.monotonic() - began < 60 and engine.poll() == -signal.SIGKILL
     engine.close()
+    board.close()
 
 
 def test_a_rank_that_leaves_tells_the_others_and_is_named():

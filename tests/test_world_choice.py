@@ -6,16 +6,20 @@ import time
 
 import pytest
 
-from keras_par.cluster.discovery import discovered
-from keras_par.cluster.hosts import ClusterError, Host, Place
-from keras_par.cluster.left_out import MOST_SECONDS, LeftOut
+from keras_par.cluster.hosts import ClusterError, Host, Place, discovered
 from keras_par.cluster.reach import AS_SET
-from keras_par.launch import host_watch as watching
 from keras_par.launch import next_world as choice
 from keras_par.launch.cli import main
 from keras_par.launch.goodput import Account
-from keras_par.launch.host_watch import Watch
-from keras_par.launch.next_world import AwaitedWorlds, ChangingWorlds, FixedWorlds, Limits
+from keras_par.launch.next_world import (
+    MOST_SECONDS,
+    AwaitedWorlds,
+    ChangingWorlds,
+    FixedWorlds,
+    LeftOut,
+    Limits,
+    Watch,
+)
 from keras_par.launch.run_request import Span, UsageError, limits_of
 from keras_par.report import head, page, run_folder
 from tests import run_folders, worlds
@@ -175,7 +179,7 @@ def test_hosts_that_cannot_be_read_end_no_world(cluster):
 
 
 def test_a_list_of_hosts_that_is_half_written_ends_no_world(cluster, monkeypatch):
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(choice, "LOOK_SECONDS", 0.01)
     looks = iter([None, "host b has fewer slots now", None, "5 ranks fit now", "5 ranks fit now", "5 ranks fit now"])
     seen: list[str | None] = []
 

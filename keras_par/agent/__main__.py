@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keras_par.agent import cleanup, notes, wire
-from keras_par.agent.installed import installed
 from keras_par.agent.rank_log import RankLog
 from keras_par.agent.rank_process import RankProcess, num_kills_for_memory
 from keras_par.agent.reachability import ANSWER_SECONDS, Knocks
@@ -25,6 +24,7 @@ from keras_par.agent.traceback_text import last_words, readable_stacks, summariz
 from keras_par.base import host_memory
 from keras_par.base.addresses import own_address
 from keras_par.base.rank_variables import number
+from keras_par.base.version import installed
 from keras_par.cluster.binding import bind
 
 LOOK_SECONDS = 1.0  # from one look at the rank to the next

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_par.base.slots import Slot, variables
@@ -19,22 +19,24 @@ TERMINATED_STATUS = 128 + signal.SIGTERM
 
 
 def main() -> int:
-    """Starts them and waits for their ends; the status of the first that failed.
+    """Starts the agents that standard input tells of, in JSON; the status of the first that failed."""
+    return run_together(agents(json.load(sys.stdin)))
 
-    Standard input has JSON: "folder" to work in, "environment" that is added, "addresses" where the rendezvous server
-    may be reached, its "port", the "slots" of the ranks, and the agent's "command".
+
+def agents(given: Mapping[str, Any]) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Starts an agent for each rank of this host, and says what each is called.
+
+    Args:
+        given: "folder" to work in, "environment" that is added, "addresses" where the rendezvous server may be reached,
+            its "port", the "slots" of the ranks, and the agent's "command".
     """
-    given = json.load(sys.stdin)
     with contextlib.suppress(OSError):  # the script is looked for by its whole path
         os.chdir(given["folder"])
     os.environ.update(given["environment"])
     address = first_to_answer(given["addresses"], given["port"])
-    slots = [Slot(**each) for each in given["slots"]]
-    places = [(slot, os.environ | variables(slot, address, given["port"])) for slot in slots]
-    return Children().run(
-        (f"the agent of rank {slot.rank}", subprocess.Popen(given["command"], stdin=subprocess.DEVNULL, env=own))
-        for slot, own in places
-    )
+    for slot in (Slot(**each) for each in given["slots"]):
+        own = os.environ | variables(slot, address, given["port"])
+        yield f"the agent of rank {slot.rank}", subprocess.Popen(given["command"], stdin=subprocess.DEVNULL, env=own)
 
 
 def first_to_answer(addresses: Sequence[str], port: int) -> str:
@@ -45,51 +47,40 @@ def first_to_answer(addresses: Sequence[str], port: int) -> str:
     return addresses[-1]
 
 
-class EndedError(Exception):
-    """This process was told to end."""
+def run_together(starts: Iterable[tuple[str, subprocess.Popen]]) -> int:
+    """Waits for the ends of processes; the status of the first that failed, as a shell has it.
+
+    Where one fails, or this process is told to end, the others are ended.
+
+    Args:
+        starts: starts one after another, and says what each is called.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED_STATUS))
+    running: dict[int, tuple[str, subprocess.Popen]] = {}
+    try:
+        for name, process in starts:
+            running[process.pid] = (name, process)
+        while running:
+            pid, found = os.wait()
+            name, process = running.pop(pid)
+            status = process.returncode = os.waitstatus_to_exitcode(found)
+            if status:
+                print(f"{name} ended with status {status}", flush=True)
+                return status if status > 0 else 128 - status
+    finally:
+        end([process for _, process in running.values()])
+    return 0
 
 
-class Children:
-    """Processes that end together: where one fails, or this process is told to end, the others are ended."""
-
-    def __init__(self) -> None:
-        self._running: dict[int, tuple[str, subprocess.Popen]] = {}
-
-    def run(self, starts: Iterable[tuple[str, subprocess.Popen]]) -> int:
-        """Waits for the ends of processes; the status of the first that failed, as a shell has it.
-
-        Args:
-            starts: starts one after another, and says what each is called.
-        """
-        signal.signal(signal.SIGTERM, self._be_told)
-        try:
-            for name, process in starts:
-                self._running[process.pid] = (name, process)
-            while self._running:
-                pid, found = os.wait()
-                name, process = self._running.pop(pid)
-                status = process.returncode = os.waitstatus_to_exitcode(found)
-                if status:
-                    self._end()
-                    print(f"{name} ended with status {status}", flush=True)
-                    return status if status > 0 else 128 - status
-        except EndedError:
-            self._end()
-            return TERMINATED_STATUS
-        return 0
-
-    def _end(self) -> None:
-        """Ends those that are left. Agents that know the launcher are ended by that, and take no notice of SIGTERM."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for _, process in self._running.values():
-                process.send_signal(number)
-            deadline = time.monotonic() + TERMINATE_SECONDS
-            while any(process.poll() is None for _, process in self._running.values()) and time.monotonic() < deadline:
-                time.sleep(0.02)
-
-    def _be_told(self, *_: Any) -> None:
-        raise EndedError
+def end(running: Sequence[subprocess.Popen]) -> None:
+    """Ends those that are left. Agents that know the launcher are ended by that, and take no notice of SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in running:
+            process.send_signal(number)
+        deadline = time.monotonic() + TERMINATE_SECONDS
+        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Channel:
     def __init__(self, connection: socket.socket):
         connection.setblocking(False)
         self.socket = connection
+        self.is_open = True
         self.waiting = bytearray()  # to be sent
         self._come = bytearray()  # and not taken yet
 

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from keras_par.base.regular_file import opened
@@ -80,16 +80,6 @@ class Lock:
         if found is None or (found.token != self._owner.token and not is_this_process(found)):
             raise TakenError(str(found or "another process"))
 
-    def hand_over(self, pid: int) -> None:
-        """Gives the lock to a process that this one has started, which calls `take`, if it has not taken it yet."""
-        self.give_back.detach()
-        self._over.set()
-        found, heir = read(self._path), replace(self._owner, pid=pid, began=began(pid) or "")
-        if found is not None and found.token == self._owner.token:
-            fresh = self._path.with_name(f"{self._path.name}.{heir.token}")
-            write(fresh, heir)
-            fresh.replace(self._path)
-
 
 def take(path: Path, job: str = "", wait: Callable[[Owner], None] | None = None) -> Lock:
     """The lock at a path in a folder that is there, also where its owner is dead, or an earlier attempt of this job.
@@ -133,7 +123,7 @@ def take(path: Path, job: str = "", wait: Callable[[Owner], None] | None = None)
 
 
 def may_be_taken(found: Owner | None, own: Owner, age: float) -> bool:
-    """True if the owner of a lock is dead, or this job's own, or has started this process to go on with it.
+    """True if the owner of a lock is dead, or this job's own.
 
     Args:
         found: the owner, None if it is not known.
@@ -143,7 +133,7 @@ def may_be_taken(found: Owner | None, own: Owner, age: float) -> bool:
     if found is not None and found.job and found.job == own.job:
         return True
     if found is not None and found.place == own.place:
-        return found.pid == os.getppid() or not is_alive(found)
+        return not is_alive(found)
     return age >= DEAD_SECONDS
 
 

@@ -3,11 +3,13 @@
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 HOROVOD_VERSION = "0.28.1"
+SECONDS = 120  # that mpirun may take to say its version, from a slow shared disk
 
 
 def scripts() -> Path:
@@ -39,3 +41,16 @@ def mpi_variables(mpirun: str | None) -> dict[str, str]:
     """
     is_wheel = mpirun is not None and Path(mpirun).parent == scripts()
     return {"OPAL_PREFIX": os.path.realpath(os.environ.get("OPAL_PREFIX") or sys.prefix)} if is_wheel else {}
+
+
+def version_of_mpirun(mpirun: str) -> str:
+    """The first line that `mpirun --version` prints.
+
+    Raises:
+        OSError: it cannot be started.
+        subprocess.SubprocessError: it fails, or takes too long.
+    """
+    variables = os.environ | {"PATH": search_path()} | mpi_variables(mpirun)
+    command = [mpirun, "--version"]
+    said = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
+    return (said.strip().splitlines() or ["unknown"])[0]

@@ -1,12 +1,14 @@
-"""Where the ranks of a job run: hosts and their slots, by -H or a host file, and which rank goes to which host."""
+"""Where the ranks of a job run: hosts and their slots, by -H, a file or a script, and which rank goes to which host."""
 
 import re
+import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from pathlib import Path
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)  # no name that ssh would take for an option
+SCRIPT_SECONDS = 30  # how long a script may take that says which hosts there are
 LONGEST = 100  # characters of a text that a sentence shows
 MAX_SLOTS = re.compile(r"max[-_]slots=\d+")  # Open MPI's limit for oversubscription, which is never done here
 
@@ -53,6 +55,34 @@ def read_hostfile(path: Path) -> list[Host]:
     if not hosts:
         raise ClusterError(f"keras-par: {path} names no host: write a line 'host slots=N' for each.")
     return merged(hosts)
+
+
+def discovered(script: Path) -> list[Host]:
+    """The hosts that an executable of the user's prints, as for Horovod's elastic jobs, a line "host:slots" for each.
+
+    A host without a number has 1 slot. There may be none.
+
+    Raises:
+        ClusterError: the script cannot be run, fails or takes too long, or prints what is no host.
+    """
+    try:
+        result = subprocess.run(
+            [str(script.absolute())], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SCRIPT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it took more than {SCRIPT_SECONDS} s"
+        raise ClusterError(
+            f"keras-par: the host discovery script '{script}' cannot be run ({why}): make it a program that prints a "
+            "line 'host:slots' for each host."
+        ) from None
+    if result.returncode != 0:
+        said = (result.stderr.strip().splitlines() or ["it printed no error"])[-1]
+        raise ClusterError(
+            f"keras-par: the host discovery script '{script}' ended with status {result.returncode} ({said}): let it "
+            "print a line 'host:slots' for each host."
+        )
+    lines = [line.strip() for line in result.stdout.splitlines() if line.strip()]
+    return merged([parse_host(line, f"what '{script}' prints") for line in lines])
 
 
 def read(path: Path) -> str:

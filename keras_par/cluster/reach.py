@@ -5,7 +5,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,11 @@ class Ssh:
         """Those of ssh, and of horovodrun."""
         port = [] if self.port is None else ["-p", str(self.port)]
         return [*port, *([] if self.identity is None else ["-i", str(self.identity)])]
+
+    @property
+    def command(self) -> list[str]:
+        """What begins a command that goes to a host, and asks nobody for a password."""
+        return ["ssh", *QUICK, *self.arguments]
 
 
 AS_SET = Ssh()
@@ -93,15 +98,7 @@ def obstacle(host: str, ssh: Ssh) -> str | None:
     if is_local(host):
         return None
     try:
-        result = subprocess.run(
-            ["ssh", *QUICK, *ssh.arguments, host, shlex.join(["test", "-x", sys.executable])],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            timeout=SSH_SECONDS,
-        )
+        result = run([*ssh.command, host, shlex.join(["test", "-x", sys.executable])])
     except FileNotFoundError:
         return "ssh is not installed here"
     except subprocess.TimeoutExpired:
@@ -125,12 +122,18 @@ def execute(commands: Mapping[str, str], ssh: Ssh) -> None:
 
 
 def _execute(host: str, command: str, ssh: Ssh) -> None:
-    start = ["sh", "-c"] if is_local(host) else ["ssh", *QUICK, *ssh.arguments, host]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
-            [*start, command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=SSH_SECONDS,
-        )
+        run([*(["sh", "-c"] if is_local(host) else [*ssh.command, host]), command])
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs what prints to nobody, for SSH_SECONDS at most; what it complains of is kept."""
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        timeout=SSH_SECONDS,
+    )

@@ -1,16 +1,30 @@
-"""Puts the doctor's facts and checks together, in the order in which one makes sense after the other."""
+"""Puts the doctor's facts and checks together, in an order in which each makes sense, and says how to start jobs."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rich.console import Console
 
 from keras_par.doctor import checks, gpu, host, installed, selftest
-from keras_par.doctor.advice import Advice, advise, cycle_time
 from keras_par.doctor.checks import ENGINES, NAMES, Finding
 from keras_par.doctor.gpu import Gpu
 from keras_par.doctor.host import Host
 from keras_par.doctor.installed import Installed, Loaded
 from keras_par.doctor.selftest import Outcome
+
+RANK_MEMORY = 1 << 30  # bytes: a rank takes half of this for TensorFlow and Horovod alone
+CYCLE_BOUND, CYCLE_DEFAULT = 0.2, 1.0  # milliseconds; short cycles steal time from ranks that share cores
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How to start jobs on this host."""
+
+    engine: str
+    ranks: int
+    threads: int  # a rank
+    binding: Literal["core", "none"]  # core: each rank to `threads` cores of its own
+    cycle_time: float  # HOROVOD_CYCLE_TIME, milliseconds
 
 
 @dataclass
@@ -82,3 +96,20 @@ def recommend(report: Report, wanted: str | None) -> Advice | None:
     if not engines or report.loaded is None:
         return None
     return advise(report.host, engines[0], report.loaded.gpus)
+
+
+def advise(host: Host, engine: str, num_gpus: int = 0) -> Advice:
+    """One rank for each of `num_gpus` that TensorFlow sees, else one a core, as far as memory goes."""
+    ranks = num_gpus or max(1, min(host.usable_cores, host.memory_available // RANK_MEMORY))
+    return Advice(
+        engine=engine,
+        ranks=ranks,
+        threads=max(1, host.usable_cores // ranks),
+        binding="core" if ranks <= host.usable_cores else "none",
+        cycle_time=cycle_time(ranks, host),
+    )
+
+
+def cycle_time(ranks: int, host: Host) -> float:
+    """HOROVOD_CYCLE_TIME in milliseconds for `ranks` ranks on `host`, which keras-par run binds where cores suffice."""
+    return CYCLE_BOUND if ranks <= host.usable_cores else CYCLE_DEFAULT

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from keras_par.base.version import version_of
 from keras_par.cluster.binding import num_gpus
 from keras_par.doctor.checks import Finding
 from keras_par.doctor.installed import DISTRIBUTIONS, Installed, Loaded
@@ -42,22 +43,10 @@ def driver(library: str = DRIVER) -> str | None:
 
 def missing_libraries() -> list[str]:
     """The packages that tensorflow[and-cuda] would have brought and that are not installed."""
-    wanted = []
-    for name in DISTRIBUTIONS["tensorflow"]:
-        try:
-            wanted += importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    here = [name for name in DISTRIBUTIONS["tensorflow"] if version_of(name)]
+    wanted = [line for name in here for line in importlib.metadata.requires(name) or []]
     names = [found.group(1) for found in map(LIBRARIES.match, wanted) if found]
-    return [name for name in names if not is_installed(name)]
-
-
-def is_installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return [name for name in names if version_of(name) is None]
 
 
 def check(gpu: Gpu, installed: Installed, loaded: Loaded) -> Iterator[Finding]:

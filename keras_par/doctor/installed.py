@@ -1,6 +1,5 @@
 """What is installed for training here, found without importing TensorFlow into this process."""
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_par.base.backend import keras_backend
+from keras_par.base.version import version_of
 from keras_par.cluster import environment
 
 LOAD_SECONDS = 120  # loading TensorFlow takes 5 seconds from a local disk, and a minute from a slow shared one
@@ -55,21 +55,12 @@ class Loaded:
 
 def find() -> Installed:
     """What the environment of this Python holds."""
-    versions = {"python": platform.python_version()} | {name: version(*DISTRIBUTIONS[name]) for name in DISTRIBUTIONS}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    versions |= {name: version_of(*DISTRIBUTIONS[name]) for name in DISTRIBUTIONS}
     backend, backend_from = keras_backend()
     commands = {name: environment.find(name) for name in COMMANDS}
     mpi = mpi_version(commands["mpirun"])
     return Installed(versions, backend, backend_from, horovod_built_for(), commands, mpi)
-
-
-def version(*distributions: str) -> str | None:
-    """The version of the first of `distributions` that is installed."""
-    for name in distributions:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def horovod_built_for() -> str | None:
@@ -97,41 +88,24 @@ def job_environment(mpirun: str | None) -> dict[str, str]:
 
 def mpi_version(mpirun: str | None) -> str | None:
     """What MPI `mpirun` belongs to; None if there is no mpirun or it does not start."""
-    if mpirun is None:
-        return None
     try:
-        result = subprocess.run(
-            [mpirun, "--version"],
-            env=job_environment(mpirun),
-            capture_output=True,
-            text=True,
-            timeout=LOAD_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        said = "" if mpirun is None else environment.version_of_mpirun(mpirun)
+    except (OSError, subprocess.SubprocessError):
         return None
-    if result.returncode != 0:
-        return None
-    first = (result.stdout.strip().splitlines() or ["unknown"])[0]
-    return first.removeprefix("mpirun (").replace("Open MPI)", "Open MPI")
+    return said.removeprefix("mpirun (").replace("Open MPI)", "Open MPI") or None
 
 
 def load(mpirun: str | None, seconds: float = LOAD_SECONDS) -> Loaded:
     """Loads TensorFlow and Horovod in a process of its own, which is killed after `seconds`."""
+    command, variables = [sys.executable, "-m", "keras_par.job.load_libraries"], job_environment(mpirun)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "keras_par.job.load_libraries"],
-            env=job_environment(mpirun),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
         try:
-            ending = describe_end(process.wait(seconds))
+            ended = subprocess.run(
+                command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=seconds
+            )
+            ending = describe_end(ended.returncode)
         except subprocess.TimeoutExpired:
             ending = f"it did not end within {seconds:g} s"
-        finally:
-            process.kill()
-            process.wait()
         out.seek(0), err.seek(0)
         return understand(out.read(), err.read(), ending)
 

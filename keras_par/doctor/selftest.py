@@ -12,14 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from keras_par.doctor.installed import Installed, describe_end, job_environment
 
 PROGRAM = ("-m", "keras_par.job.selftest")
 RANK_SECONDS = 30  # for each rank: 5 s of work where it has a core, more where ranks share cores or a slow disk
 ENDING_SECONDS = 60  # for the launcher to end all ranks
-GRACE_SECONDS = 8  # for agents to end after the launcher
 NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages")  # TensorFlow's
 
 
@@ -64,19 +61,12 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
         problem = f"{problem}; all output is in {folder}"
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(
-        engine=engine,
-        ranks=ranks,
-        cycle_time=cycle_time,
-        seconds=round(time.monotonic() - begin, 1),
-        sums_right=all(each.get("sums", False) for each in records),
-        process_sets_right=all(each.get("process_sets", False) for each in records),
-        messages=[speed(message) for message in records[0].get("messages", [])],
-        problem=problem,
-        shared_sums_right=all(each.get("shared_sums", False) for each in records),
-        shared_messages=[speed(message) for message in records[0].get("shared_messages", [])],
-        no_shared_memory=records[0].get("no_shared_memory"),
-    )
+    facts: dict[str, Any] = {"process_sets_right": all(each.get("process_sets", False) for each in records)}
+    for kind in ("", "shared_"):
+        facts[f"{kind}sums_right"] = all(each.get(f"{kind}sums", False) for each in records)
+        facts[f"{kind}messages"] = [speed(message) for message in records[0].get(f"{kind}messages", [])]
+    facts |= {"problem": problem, "no_shared_memory": records[0].get("no_shared_memory")}
+    return Outcome(engine, ranks, cycle_time, round(time.monotonic() - begin, 1), **facts)
 
 
 def watch(command: list[str], variables: dict[str, str], folder: Path, seconds: float) -> tuple[int | None, str]:
@@ -95,13 +85,11 @@ def watch(command: list[str], variables: dict[str, str], folder: Path, seconds: 
             files = [*sorted(folder.glob("log/rank.*/std*")), *([] if process.returncode is None else [log])]
             return process.returncode, "\n".join(path.read_text(errors="replace") for path in files)
         finally:
-            started = [] if process.returncode is not None else psutil.Process(process.pid).children(recursive=True)
             process.terminate()  # upon which the launcher ends all ranks with what they have started
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(ENDING_SECONDS)
             process.kill()
             process.wait()
-            psutil.wait_procs(started, timeout=GRACE_SECONDS)
 
 
 def read_record(path: Path) -> dict[str, Any]:

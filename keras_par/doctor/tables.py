@@ -5,9 +5,8 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_par.base.sizes import size
-from keras_par.doctor.advice import Advice
 from keras_par.doctor.checks import NAMES, Finding
-from keras_par.doctor.diagnosis import Report
+from keras_par.doctor.diagnosis import Advice, Report
 from keras_par.doctor.host import Host
 from keras_par.doctor.selftest import Message, Outcome
 

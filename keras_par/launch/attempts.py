@@ -6,21 +6,18 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from keras_par.agent.cleanup import end_of_daemon
 from keras_par.base import host_memory
 from keras_par.base.version import VERSION
-from keras_par.cluster.hosts import ClusterError, Place
-from keras_par.cluster.reach import AS_SET, Ssh, execute, obstacles
+from keras_par.cluster.hosts import ClusterError
+from keras_par.cluster.reach import execute, obstacles
 from keras_par.launch import verdict
-from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
-from keras_par.launch.host_watch import Watch
-from keras_par.launch.next_world import ChangingWorlds, Worlds
-from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.settings import Run, Settings
+from keras_par.launch.job import Job
+from keras_par.launch.next_world import ChangingWorlds, Watch
 from keras_par.launch.supervisor import Supervisor
 from keras_par.launch.switchboard import make_room
 from keras_par.launch.verdict import Outcome
@@ -29,38 +26,15 @@ ECHO_SECONDS = 1.0  # a terminal that closes sends several signals at once, whic
 NO_WORLD_STATUS = 1  # there are too few hosts
 
 
-@dataclass(frozen=True)
-class Job:
-    """What is run.
-
-    Args:
-        command: what each rank runs.
-        worlds: where.
-        plan: makes of the places of a world how it is started.
-        max_restarts: failures after which it is started again.
-        settings: what its user wants.
-        ssh: how to get to other hosts.
-    """
-
-    command: Sequence[str]
-    worlds: Worlds
-    plan: Callable[[Sequence[Place]], Plan]
-    max_restarts: int
-    settings: Settings
-    ssh: Ssh = AS_SET
-
-
 class Attempts:
     """The attempts of a job, one after another.
 
     Args:
         job: what is run.
-        run: what the attempts share.
     """
 
-    def __init__(self, job: Job, run: Run):
-        self._job, self._run, self._account = job, run, run.account
-        self._folder, self._console, self._interrupts = run.folder, run.console, run.interrupts
+    def __init__(self, job: Job):
+        self._job, self._folder, self._console, self._account = job, job.folder, job.console, job.account
         self._num_restarts = 0
         self._killed: str | None = None  # the host that a rank was killed on, at the end of the last attempt
         self._warning: str | None = None  # that was told
@@ -71,39 +45,45 @@ class Attempts:
 
     def run(self) -> int:
         """The exit status of the job."""
-        began = time.monotonic()
-        try:
-            status = self._all()
-        finally:
-            kept = host_memory.path_of(self._token, "*")
-            execute(dict.fromkeys(self._keeping, f"rm -rf {kept}"), self._job.ssh)
-            for cleaner in self._cleaners:
-                cleaner.join()
-        if status == 0:
-            logs = None if self._folder.path is None else str(self._folder.path)
-            self._console.say(verdict.finished(self._num_ranks, time.monotonic() - began, logs))
-        text = f"the job ended with status {status}"
-        self._folder.event("end", text, status=status, trained_share=round(self._account.trained_share(), 4))
+        began, job = time.time(), self._job
+        if self._folder.note is not None:
+            self._console.say(self._folder.note)
+        about = {"keras_par": VERSION, "python": platform.python_version()}
+        self._folder.describe(command=list(job.command), engine=job.engine, hosts={}, started=began, **about)
+        with contextlib.closing(self._folder):
+            try:
+                status = self._all()
+            finally:
+                kept = host_memory.path_of(self._token, "*")
+                execute(dict.fromkeys(self._keeping, f"rm -rf {kept}"), job.ssh)
+                for cleaner in self._cleaners:
+                    cleaner.join()
+            if status == 0:
+                self._console.say(verdict.finished(self._num_ranks, time.time() - began, self._folder.path))
+            text = f"the job ended with status {status}"
+            self._folder.event("end", text, status=status, trained_share=round(self._account.trained_share(), 4))
+        if self._folder.complaint:
+            self._console.say(self._folder.complaint)
         return status
 
     def _all(self) -> int:
         """Runs one attempt after another; the status of the last."""
-        status = NO_WORLD_STATUS
+        status, interrupts = NO_WORLD_STATUS, self._job.interrupts
         while True:
             try:
-                places = self._job.worlds.next(is_over=lambda: bool(self._interrupts))
+                places = self._job.worlds.next(is_over=lambda: bool(interrupts))
                 make_room(len(places))
                 plan = self._with_memory(self._job.plan(places))
             except (ClusterError, EngineError) as error:
-                if self._interrupts:
-                    return 128 + self._interrupts[0]
+                if interrupts:
+                    return 128 + interrupts[0]
                 title = "the job does not go on" if self._account.has_begun else "the job did not start"
                 self._console.panel(title, [str(error).removeprefix("keras-par: ")])
                 self._folder.event("crash", str(error))
                 return status
             outcome = self._one(plan)
             status = outcome.status
-            if self._interrupts or not self._goes_on(outcome):
+            if interrupts or not self._goes_on(outcome):
                 return status
 
     def _with_memory(self, plan: Plan) -> Plan:
@@ -123,16 +103,14 @@ class Attempts:
         if plan.warning and plan.warning != self._warning:
             self._console.say(plan.warning)
             self._warning = plan.warning
-        changes = isinstance(self._job.worlds, ChangingWorlds)
-        watch = Watch(self._job.worlds, plan.places, self._job.ssh) if changes else None
+        worlds, watch = self._job.worlds, None
         self._folder.describe(num_ranks=self._num_ranks)
         self._account.begin()
         began = time.time()
-        try:
-            outcome = Supervisor(plan, self._run, watch, may_go_on=self._may_restart).run()
-        finally:
-            if watch is not None:
-                watch.close()
+        with contextlib.ExitStack() as at_end:
+            if isinstance(worlds, ChangingWorlds):
+                watch = at_end.enter_context(contextlib.closing(Watch(worlds, plan.places, self._job.ssh)))
+            outcome = Supervisor(plan, self._job, watch, may_go_on=self._may_restart).run()
         hosts = list(dict.fromkeys(place.host for place in plan.places))
         text = f"{self._num_ranks} rank(s) on {len(hosts)} host(s), until: {outcome.why}"
         self._folder.event("world", text, num_ranks=self._num_ranks, hosts=hosts, began=began, why=outcome.why)
@@ -153,11 +131,8 @@ class Attempts:
     def _goes_on(self, outcome: Outcome) -> bool:
         """True if another attempt follows, which is told; what the next world must know is passed on."""
         if outcome.is_change:
-            self._folder.attempt += 1
             text = f"all ranks have stopped after the same step, to go on with others: {outcome.why}"
-            self._console.say(text)
-            self._folder.event("change", text)
-            return True
+            return self._go_on("change", text)
         if outcome.status == 0 or not self._may_restart:
             return False
         for host in [*obstacles(list(outcome.lost), self._job.ssh), *filter(None, [outcome.refused])]:
@@ -166,40 +141,14 @@ class Attempts:
             self._job.worlds.blame(outcome.killed)
         self._killed = outcome.killed
         self._num_restarts += 1
-        self._folder.attempt += 1
         text = f"restart {self._num_restarts} of {self._job.max_restarts}, after status {outcome.status}"
+        return self._go_on("restart", text)
+
+    def _go_on(self, kind: str, text: str) -> bool:
+        self._folder.attempt += 1
         self._console.say(text)
-        self._folder.event("restart", text)
+        self._folder.event(kind, text)
         return True
-
-
-def supervise(job: Job, engine: str, folder: RunFolder, console: Console, interrupts: list[int]) -> int:
-    """Runs the job, and again after a failure as often as the user allows; its exit status.
-
-    Args:
-        job: what is run.
-        engine: what connects the ranks.
-        folder: of the run.
-        console: where things are shown.
-        interrupts: the signals that the user has sent, appended to as they come.
-    """
-    if folder.note is not None:
-        console.say(folder.note)
-    folder.describe(
-        command=list(job.command),
-        engine=engine,
-        hosts={},
-        started=time.time(),
-        keras_par=VERSION,
-        python=platform.python_version(),
-    )
-    try:
-        status = Attempts(job, Run(job.settings, folder, console, interrupts)).run()
-    finally:
-        folder.close()
-    if folder.complaint:
-        console.say(folder.complaint)
-    return status
 
 
 @contextlib.contextmanager

@@ -40,7 +40,6 @@ def main(argv: list[str] | None = None) -> int:
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         commands.choices[arguments.command].error(f"unrecognized arguments: {' '.join(unknown)}")
-    arguments.argv = argv
     try:
         os.getcwd()
     except OSError:

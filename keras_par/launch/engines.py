@@ -1,13 +1,20 @@
-"""Plans how a job's ranks are started: the command of mpirun, or of our own over Gloo, and its environment."""
+"""Plans how a job's agents are started, by mpirun or our own start over Gloo, and is there as long as that is."""
 
+import contextlib
 import functools
 import os
+import signal
+import subprocess
 import sys
+import tempfile
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import psutil
 
 from keras_par.agent.wire import VARIABLE
 from keras_par.cluster.binding import cores, share
@@ -15,7 +22,6 @@ from keras_par.cluster.environment import find, horovod_folder, mpi_variables
 from keras_par.cluster.hosts import Place
 from keras_par.cluster.reach import Ssh, is_local
 from keras_par.cluster.slurm import is_in_allocation
-from keras_par.launch.agent_starters import Program, Started
 
 Engine = Literal["mpi", "gloo"]
 NAMES: dict[Engine, str] = {"mpi": "mpirun", "gloo": "the start over Gloo"}  # of what starts the agents
@@ -23,6 +29,7 @@ NAMES: dict[Engine, str] = {"mpi": "mpirun", "gloo": "the start over Gloo"}  # o
 # mpirun ends the others by SIGTERM when one rank's connection breaks, and by SIGKILL so many seconds later; the
 # launcher, which knows more, is done long before.
 KILL_TIMEOUT = 30
+TERMINATE_SECONDS = 3.0  # from SIGTERM to SIGKILL
 BOUND_CYCLE_TIME = "0.2"  # ms; short cycles only help ranks that have cores of their own, docs/performance.md
 NOT_EXPORTED = ("PWD", "OLDPWD", "HOSTNAME", "SHLVL", "DISPLAY", "TMPDIR", "LS_COLORS", "_", "HOROVOD_RANK")
 NOT_EXPORTED_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC", "OMPI_", "PMI_", "PMIX_", "SLURM_")
@@ -30,6 +37,75 @@ NOT_EXPORTED_PREFIXES = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC", "OMPI_", "PMI_", 
 
 class EngineError(RuntimeError):
     """No ranks can be started; one sentence about what is missing and what to do."""
+
+
+class Started(ABC):
+    """An engine at work.
+
+    Args:
+        name: what it is called in sentences.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """None while it works, then its exit status, minus the signal that ended it."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends it at once."""
+
+    @abstractmethod
+    def close(self) -> str:
+        """Lets go of it, when it has ended; what it has said."""
+
+
+class StartedProcess(Started):
+    """A running program, the leader of a session of its own.
+
+    Args:
+        name: what it is called in sentences.
+        command: what is run, arguments that no shell sees.
+        environment: its variables.
+        is_one_host: True if it starts agents on this host alone.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], is_one_host: bool):
+        super().__init__(name)
+        self._is_one_host = is_one_host
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lasts as long as the program
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """Ends it; on other hosts only itself can end what it has started there."""
+        if not self._is_one_host:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(TERMINATE_SECONDS)
+        if self.poll() is None:
+            started = psutil.Process(self._process.pid).children(recursive=True)
+            os.killpg(self._process.pid, signal.SIGKILL)
+            for each in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            self._process.wait()
+
+    def close(self) -> str:
+        with self._log:
+            self._log.seek(0)
+            return self._log.read().decode(errors="replace")
 
 
 @dataclass(frozen=True)
@@ -63,7 +139,7 @@ class Plan:
     def start(self, invitation: str) -> Started:
         """Starts an agent for each place, which goes to the launcher by the invitation."""
         variables = {**os.environ, **self.environment, VARIABLE: invitation}
-        return Program(NAMES[self.engine], self.command, variables, self.is_one_host)
+        return StartedProcess(NAMES[self.engine], self.command, variables, self.is_one_host)
 
 
 def choose(wanted: Engine | None) -> Engine:

@@ -16,12 +16,12 @@ from keras_par.base.arguments import MOST
 from keras_par.cluster.hosts import Host, parse_hosts, places
 from keras_par.cluster.reach import AS_SET, require_reachable
 from keras_par.launch import engines
-from keras_par.launch.attempts import Job, noted_signals, supervise
+from keras_par.launch.attempts import Attempts, noted_signals
 from keras_par.launch.console import Console
 from keras_par.launch.engines import Plan
+from keras_par.launch.job import Job
 from keras_par.launch.next_world import FixedWorlds
 from keras_par.launch.run_folder import RunFolder
-from keras_par.launch.settings import HANG_SECONDS, Settings, shows_everything
 
 
 class Interrupted(KeyboardInterrupt):
@@ -156,19 +156,12 @@ def carry_out(
         RuntimeError: a rank failed.
         Interrupted: the user has ended it.
     """
-    folder = RunFolder(None if log_dir is None else Path(log_dir))
-    console = CallersConsole()
-    settings = Settings(
-        merge_stderr=False,
-        forward=True,
-        verbose=verbose or shows_everything(os.environ),
-        hang_after=HANG_SECONDS,
-        on_hang="report",
-    )
+    folder, console = RunFolder(None if log_dir is None else Path(log_dir)), CallersConsole()
     try:
         with noted_signals() as interrupts:
-            job = Job(command, FixedWorlds(plan.places), lambda _: plan, 0, settings)
-            status = supervise(job, plan.engine, folder, console, interrupts)
+            worlds = FixedWorlds(plan.places)
+            job = Job(command, plan.engine, worlds, lambda _: plan, folder, console, interrupts, verbose=verbose)
+            status = Attempts(job).run()
     finally:
         console.close()
     if interrupts:

@@ -5,6 +5,7 @@ horovodrun would write all variables into command lines, which every user of a h
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -12,16 +13,16 @@ import socket
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_par.agent.starter import Children
+from keras_par.agent.starter import agents, run_together
 from keras_par.agent.wire import VARIABLE
 from keras_par.base.addresses import own_addresses
 from keras_par.base.rendezvous import RendezvousServer
 from keras_par.base.slots import slots
-from keras_par.cluster.reach import QUICK, Ssh, is_local
+from keras_par.cluster.reach import Ssh, is_local
 
 ALIVE = ("-o", "ServerAliveInterval=30")  # whoever has started this may be gone, and a host lost, too
 HERE = "127.0.0.1"
@@ -49,36 +50,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         "port": server.port,
         "command": arguments.command,
     }
-    return Children().run(starts(about, by_host, others, ssh))
+    given = {host: {**about, "slots": places} for host, places in by_host.items()}
+    starts = (by_ssh(host, given[host], ssh) if host in others else agents(given[host]) for host in given)
+    return run_together(itertools.chain.from_iterable(starts))
 
 
-def starts(
-    about: Mapping[str, Any], by_host: Mapping[str, Sequence[Any]], others: Collection[str], ssh: Ssh
-) -> Iterator[tuple[str, subprocess.Popen]]:
-    """Starts the agents of each host, those of `others` by ssh.
+def by_ssh(host: str, about: Mapping[str, Any], ssh: Ssh) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Has another host start its agents.
 
     Args:
-        about: what all are given.
-        by_host: the slots of each host.
-        others: the hosts that are not this one.
-        ssh: how to get to them.
+        host: its name.
+        about: what it is given.
+        ssh: how to get there.
     """
-    for host, places in by_host.items():
-        with os.fdopen(os.memfd_create("kp-start"), "w+b") as given:
-            given.write(json.dumps({**about, "slots": places}).encode())
-            given.seek(0)
-            start = subprocess.Popen(command(host, host in others, ssh), stdin=given)
-        yield f"the start on host {host}", start
-
-
-def command(host: str, is_other: bool, ssh: Ssh) -> list[str]:
-    """What starts the agents of a host."""
     path = os.environ.get("PYTHONPATH")
-    start = [sys.executable, "-P", "-m", "keras_par.agent.starter"]
-    if not is_other:
-        return start
     named = ["env", f"PYTHONPATH={path}"] if path else []
-    return ["ssh", *QUICK, *ALIVE, *ssh.arguments, host, shlex.join(["exec", *named, *start])]
+    start = shlex.join(["exec", *named, sys.executable, "-P", "-m", "keras_par.agent.starter"])
+    with os.fdopen(os.memfd_create("kp-start"), "w+b") as given:
+        given.write(json.dumps(about).encode())
+        given.seek(0)
+        command = [*ssh.command, *ALIVE, host, start]
+        yield f"the start on host {host}", subprocess.Popen(command, stdin=given)
 
 
 def ways_to(others: Iterable[str]) -> Iterable[str]:

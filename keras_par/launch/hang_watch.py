@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from keras_par.agent.wire import Channel
 from keras_par.launch.culprit import Hang, find_hang, find_stay, named
+from keras_par.launch.job import Job
 from keras_par.launch.members import Members
-from keras_par.launch.settings import Run
 
 STACK_SECONDS = 3.0  # ranks have to answer
 MOST_STACKS = 8  # of ranks that hold up the others
@@ -78,21 +78,17 @@ class HangWatch:
 
     Args:
         members: the ranks.
-        run: that they are of.
+        job: that they are of.
     """
 
-    def __init__(self, members: Members, run: Run):
-        self._members, self._hang_after = members, run.settings.hang_after
-        self._folder, self._console = run.folder, run.console
+    def __init__(self, members: Members, job: Job):
+        self._members, self._hang_after, self._folder, self._console = members, job.hang_after, job.folder, job.console
         self.connections = Connections(members)
+        self.stacks: dict[int, str] = {}  # that ranks have told since they were asked
         self._aborts = False
         self._held: Collection[Channel] = ()
-        self._hang: Hang | None = None  # whose stacks are awaited
         self._told: Hang | None = None  # and not over yet
-        self.stacks: dict[int, str] = {}  # that ranks have told since they were asked
-        self._asked: tuple[int, ...] = ()  # ranks whose stacks are awaited
-        self._is_asking = self._is_second = False  # where all ranks are, and for a second time
-        self._when = self._deadline = 0.0
+        self._looks = self._watch()
 
     def look(self, aborts: bool, held: Collection[Channel]) -> bool:
         """True once a hang has been told that ends the job.
@@ -101,23 +97,41 @@ class HangWatch:
             aborts: True if any does; the first time, what was told is told again. One that cannot pass always does.
             held: agents to whom nobody listens until their output can be shown.
         """
-        self._held = held
         if aborts and not self._aborts:
             self._told = None
-        self._aborts = aborts
-        if self._is_asking:
-            return (self._have_answered() or time.monotonic() >= self._deadline) and self._tell_if_it_lasts()
-        hang = self._find()
-        if hang is None and self._told is not None:
-            self._recover(self._told)
-        elif hang is not None and (self._told is None or self._told.culprits != hang.culprits):
-            self._ask(hang)
-            self.connections.ask()
-        return False
+        self._aborts, self._held = aborts, held
+        return next(self._looks)
 
-    def _have_answered(self) -> bool:
-        have_told = all(rank in self.stacks for rank in self._asked) and self.connections.are_known
-        return have_told and all(member.told > self._when for member in self._members.running.values())
+    def _watch(self) -> Iterator[bool]:
+        """What each look finds."""
+        while True:
+            hang = self._find()
+            if hang is None and self._told is not None:
+                self._recover(self._told)
+            elif hang is not None and (self._told is None or self._told.culprits != hang.culprits):
+                self.connections.ask()
+                yield from self._confirm(hang)
+            yield False
+
+    def _confirm(self, hang: Hang) -> Iterator[bool]:
+        """Tells a hang that lasts, by where ranks say that they are now, which may be long after they told it last."""
+        for is_last in (False, True):
+            asked = time.monotonic()
+            awaited = self._ask(hang)
+            while not self._have_answered(awaited, asked) and time.monotonic() < asked + STACK_SECONDS:
+                yield False
+            before, found = hang, self._find(asked)
+            if found is None:
+                return
+            hang = found
+            if is_last or hang.culprits == before.culprits:
+                self._told = hang
+                yield self._tell(hang)
+                return
+
+    def _have_answered(self, awaited: Sequence[int], asked: float) -> bool:
+        have_told = all(rank in self.stacks for rank in awaited) and self.connections.are_known
+        return have_told and all(member.told > asked for member in self._members.running.values())
 
     def _find(self, asked: float = 0.0) -> Hang | None:
         """The hang under way; of ranks that were `asked` and have not answered, by what they told before."""
@@ -128,50 +142,27 @@ class HangWatch:
         states = [replace(state, is_writing=state.is_writing or each.channel in self._held) for each, state in seen]
         return find_stay(states, self._hang_after) or find_hang(states, self._members.ended, self._hang_after)
 
-    def _tell_if_it_lasts(self) -> bool:
-        """Goes by where ranks say that they are now, which may be long after they had told it last."""
-        was_second, self._is_asking, self._is_second = self._is_second, False, False
-        hang, before = self._find(self._when), self._hang
-        if hang is None or before is None:
-            return False
-        if hang.culprits != before.culprits and not was_second:
-            self._ask(hang)
-            self._is_second = True
-            return False
-        self._hang = hang
-        self._tell()
-        self._told = hang
-        return self._ends
+    def _ask(self, hang: Hang) -> Sequence[int]:
+        """Asks all ranks where they are, and those that a panel would show for their stacks; returns these."""
+        running, self.stacks = self._members.running, {}
+        awaited = [rank for rank in shown(hang) if rank in running and not running[rank].state.is_stopped]
+        self._members.order("stacks", ranks=awaited)
+        self._members.order("look")
+        return awaited
 
-    @property
-    def _ends(self) -> bool:
-        """True if the hang under way ends the job."""
-        return self._aborts or (self._hang is not None and self._cannot_pass(self._hang))
-
-    def _cannot_pass(self, hang: Hang) -> bool:
-        """True if others wait in collectives for ranks that will come to none: they are gone, or their scripts are."""
+    def _tell(self, hang: Hang) -> bool:
+        """Shows a hang; True if it ends the job, as where others wait for ranks that are gone, or whose scripts are."""
         running = self._members.running
-        return hang.witness is not None and all(
+        cannot_pass = hang.witness is not None and all(
             rank not in running or running[rank].state.is_over for rank in hang.culprits
         )
-
-    def _ask(self, hang: Hang) -> None:
-        self._hang, self.stacks = hang, {}
-        running = self._members.running
-        self._asked = tuple(rank for rank in shown(hang) if rank in running and not running[rank].state.is_stopped)
-        self._is_asking, self._when = True, time.monotonic()
-        self._deadline = self._when + STACK_SECONDS
-        self._members.order("stacks", ranks=self._asked)
-        self._members.order("look")
-
-    def _tell(self) -> None:
-        assert self._hang is not None
-        stacks = {rank: self.stacks.get(rank) or "  it gives none" for rank in shown(self._hang)}
-        text = self._hang.text + self.connections.places(self._hang.culprits) + self.connections.broken()
-        self._folder.event("hang", text, self._hang.culprits[0], stacks=stacks)
-        then = "The job is ended." if self._ends else "The job goes on; '--on-hang abort' would end it."
-        title = f"hang: {named(self._hang.culprits)}"
-        self._console.panel(title, [f"{text[:1].upper()}{text[1:]}.", then], stacks)
+        ends = self._aborts or cannot_pass
+        stacks = {rank: self.stacks.get(rank) or "  it gives none" for rank in shown(hang)}
+        text = hang.text + self.connections.places(hang.culprits) + self.connections.broken()
+        self._folder.event("hang", text, hang.culprits[0], stacks=stacks)
+        then = "The job is ended." if ends else "The job goes on; '--on-hang abort' would end it."
+        self._console.panel(f"hang: {named(hang.culprits)}", [f"{text[:1].upper()}{text[1:]}.", then], stacks)
+        return ends
 
     def _recover(self, told: Hang) -> None:
         text = f"the job makes progress again, after {named(told.culprits)} held it up"

@@ -19,9 +19,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from keras_par.base.cache import cache_folder
-from keras_par.cluster.environment import HOROVOD_VERSION, scripts
-from keras_par.launch import cuda
-from keras_par.launch.build_environment import InstallError, add_headers, build_environment
+from keras_par.cluster.environment import HOROVOD_VERSION, scripts, version_of_mpirun
+from keras_par.launch.build_environment import InstallError, add_cuda, add_headers, build_environment, find_cuda
 
 ENGINES = ("mpi", "gloo")
 
@@ -89,7 +88,7 @@ def install(console: Console, engine: str, gpu: bool, cache: Path, rebuild: bool
     tensorflow = tensorflow_version()
     require_pip()
     mpi = install_requirements(console, engine, gpu)
-    key = BuildKey(tensorflow, mpi, cuda.find(os.environ).key if gpu else "none")
+    key = BuildKey(tensorflow, mpi, find_cuda(os.environ).key if gpu else "none")
     folder = cache / key.folder
     if not rebuild and installed_from() == folder:
         console.print(f"Horovod {HOROVOD_VERSION} for TensorFlow {tensorflow} is installed already.")
@@ -165,10 +164,8 @@ def mpi_version(mpicxx: Path | None) -> str:
         raise InstallError("no MPI compiler 'mpicxx' was found: install MPI, or build without it by '--engine gloo'.")
     mpirun = mpicxx.parent / "mpirun"
     try:
-        text = subprocess.run(
-            [mpirun, "--version"], capture_output=True, text=True, check=True, env=build_environment("mpi")
-        ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
+        text = version_of_mpirun(str(mpirun))
+    except (OSError, subprocess.SubprocessError) as error:
         raise InstallError(
             f"'{mpirun} --version' failed ({error}): install MPI, or build without it by '--engine gloo'."
         ) from error
@@ -188,7 +185,7 @@ def build(console: Console, key: BuildKey, folder: Path) -> Path:
         log = folder / "build.log"
         with tempfile.TemporaryDirectory(prefix="wheel-", dir=folder) as fresh:
             if key.cuda != "none":
-                cuda.add_variables(environment, cuda.find(os.environ), Path(fresh))
+                add_cuda(environment, find_cuda(os.environ), Path(fresh))
             command = [
                 *(sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-cache-dir"),
                 *("--no-build-isolation", "--no-binary", "horovod", "--wheel-dir", fresh),

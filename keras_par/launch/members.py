@@ -23,6 +23,11 @@ class Member:
     ahead: float = 0.0  # seconds by which its host's clock is ahead of this one's
     session: str | None = None  # the engine's folder on its host
 
+    @property
+    def is_there(self) -> bool:
+        """True while the agent is, as far as can be known."""
+        return self.channel.is_open and (self.end is None or not self.end.has_vanished)
+
     def quiet(self, now: float) -> float:
         """Seconds without progress, if there was none since its agent told, and at most until it should have again."""
         return self.state.quiet + min(now - self.told, self.beat)

@@ -1,17 +1,19 @@
 """Decides which ranks a job has next: as many as its user allows, on the hosts that there are just now."""
 
+import math
+import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keras_par.cluster.hosts import ClusterError, Host, Place, places
-from keras_par.cluster.left_out import LeftOut
-from keras_par.cluster.reach import Ssh, is_local, obstacles
+from keras_par.cluster.reach import Ssh, is_local, obstacle, obstacles
 
 LOOK_SECONDS = 1.0  # from one look for hosts to the next
 UNREACHABLE_SECONDS = 10.0  # until ssh tries a host again
+FIRST_SECONDS, MOST_SECONDS = 10.0, 600.0  # that a host is left out: at first, and after many losses
+ASK_SECONDS = 5.0  # from one question whether a silent host is there to the next
 
 
 @dataclass(frozen=True)
@@ -33,35 +35,8 @@ class Limits:
     most_hosts: int | None = None
 
 
-class Worlds(ABC):
-    """The worlds of a job, one after another."""
-
-    @abstractmethod
-    def next(self, is_over: Callable[[], bool]) -> list[Place]:
-        """Where the ranks of the next world run; waits for hosts.
-
-        Args:
-            is_over: says that the user does not want to wait any more.
-
-        Raises:
-            ClusterError: there are too few hosts.
-        """
-
-    @abstractmethod
-    def better_than(self, current: Sequence[Place]) -> str | None:
-        """Why another world should take the place of one that runs, in words; None if it should not."""
-
-    @abstractmethod
-    def lose(self, host: str) -> None:
-        """Takes in that a host is gone, or cannot take part."""
-
-    @abstractmethod
-    def blame(self, host: str) -> None:
-        """Takes in that a rank of a host was killed again before the job had come further."""
-
-
-class FixedWorlds(Worlds):
-    """The same world each time.
+class FixedWorlds:
+    """The worlds of a job, one after another, here the same each time.
 
     Args:
         found: where its ranks run.
@@ -71,16 +46,25 @@ class FixedWorlds(Worlds):
         self._found = list(found)
 
     def next(self, is_over: Callable[[], bool]) -> list[Place]:
+        """Where the ranks of the next world run; waits for hosts.
+
+        Args:
+            is_over: says that the user does not want to wait any more.
+
+        Raises:
+            ClusterError: there are too few hosts.
+        """
         return self._found
 
     def better_than(self, current: Sequence[Place]) -> str | None:
+        """Why another world should take the place of one that runs, in words; None if it should not."""
         return None
 
     def lose(self, host: str) -> None:
-        pass
+        """Takes in that a host is gone, or cannot take part."""
 
     def blame(self, host: str) -> None:
-        pass
+        """Takes in that a rank of a host was killed again before the job had come further."""
 
 
 class AwaitedWorlds(FixedWorlds):
@@ -99,26 +83,79 @@ class AwaitedWorlds(FixedWorlds):
         self._lost: list[str] = []
 
     def next(self, is_over: Callable[[], bool]) -> list[Place]:
-        deadline, is_told = time.monotonic() + self._timeout, False
+        wait = Wait(self._timeout, is_over, self._say)
         while missing := obstacles(self._lost, self._ssh):
             host, why = next(iter(missing.items()))
-            if is_over() or time.monotonic() > deadline:
-                raise ClusterError(
-                    f"keras-par: host {host} cannot be reached after {self._timeout:g} s ({why}): bring it back and "
-                    "start again, or give --min-np to go on without lost hosts."
-                )
-            if not is_told:
-                is_told = True
-                self._say(f"waiting for host {host}, which cannot be reached ({why})")
-            time.sleep(LOOK_SECONDS)
+            wait.go_on(
+                f"waiting for host {host}, which cannot be reached ({why})",
+                f"host {host} cannot be reached after {self._timeout:g} s ({why}): bring it back and start again, or "
+                "give --min-np to go on without lost hosts.",
+            )
         self._lost = []
-        return super().next(is_over)
+        return self._found
 
     def lose(self, host: str) -> None:
         self._lost.append(host)
 
 
-class ChangingWorlds(Worlds):
+class Wait:
+    """Waiting for hosts, which is told once.
+
+    Args:
+        seconds: that it may take.
+        is_over: says that the user does not want to wait any more.
+        say: tells the user a sentence.
+    """
+
+    def __init__(self, seconds: float, is_over: Callable[[], bool], say: Callable[[str], None]):
+        self._deadline, self._is_over, self._say = time.monotonic() + seconds, is_over, say
+        self._is_told = False
+
+    def go_on(self, what: str, complaint: str) -> None:
+        """Waits a moment.
+
+        Raises:
+            ClusterError: it has taken too long.
+        """
+        if self._is_over() or time.monotonic() > self._deadline:
+            raise ClusterError(f"keras-par: {complaint}")
+        if not self._is_told:
+            self._is_told = True
+            self._say(what)
+        time.sleep(LOOK_SECONDS)
+
+
+class LeftOut:
+    """Hosts that a job does without for a while, or without some of their slots: lost, or ranks die there again.
+
+    Args:
+        clock: gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._times: Counter[str] = Counter()  # that a host was left out
+        self._slots: dict[str, float] = {}  # that it lacks
+        self._until: dict[str, float] = {}
+
+    def add(self, name: str, slots: float = math.inf) -> float:
+        """Leaves a host out, or so many more of its slots; returns for how many seconds, twice as long each time."""
+        self._slots[name] = self._missing(name) + slots
+        self._times[name] += 1
+        seconds = min(FIRST_SECONDS * 2 ** (self._times[name] - 1), MOST_SECONDS)
+        self._until[name] = self._clock() + seconds
+        return seconds
+
+    def without(self, hosts: Sequence[Host]) -> list[Host]:
+        """The hosts with the slots that they have now, without those that have none."""
+        left = [(host.name, host.slots - self._missing(host.name)) for host in hosts]
+        return [Host(name, int(slots)) for name, slots in left if slots > 0]
+
+    def _missing(self, name: str) -> float:
+        return self._slots[name] if self._clock() < self._until.get(name, -math.inf) else 0
+
+
+class ChangingWorlds(FixedWorlds):
     """Worlds of the hosts that there are when each begins.
 
     Args:
@@ -130,12 +167,7 @@ class ChangingWorlds(Worlds):
     """
 
     def __init__(
-        self,
-        read: Callable[[], list[Host]],
-        limits: Limits,
-        timeout: float,
-        ssh: Ssh,
-        say: Callable[[str], None],
+        self, read: Callable[[], list[Host]], limits: Limits, timeout: float, ssh: Ssh, say: Callable[[str], None]
     ):
         self._read, self._limits, self._timeout, self._ssh, self._say = read, limits, timeout, ssh, say
         self._left_out = LeftOut()
@@ -145,22 +177,15 @@ class ChangingWorlds(Worlds):
 
     def next(self, is_over: Callable[[], bool]) -> list[Place]:
         least = max(self._limits.first if self._is_first else self._limits.least, 1)
-        deadline, is_told = time.monotonic() + self._timeout, False
-        while not is_over():
-            found = self._places_if_known()
-            if len(found) >= least:
-                self._is_first = False
-                return found
-            if time.monotonic() > deadline:
-                break
-            if not is_told:
-                is_told = True
-                self._say(f"waiting for hosts: {len(found)} rank(s) fit now, and {least} are the least")
-            time.sleep(LOOK_SECONDS)
-        raise ClusterError(
-            f"keras-par: no {least} rank(s) fit into the hosts that there are, after {self._timeout:g} s: bring hosts "
-            "back, or lower --min-np."
-        )
+        wait = Wait(self._timeout, is_over, self._say)
+        while len(found := self._places_if_known()) < least:
+            wait.go_on(
+                f"waiting for hosts: {len(found)} rank(s) fit now, and {least} are the least",
+                f"no {least} rank(s) fit into the hosts that there are, after {self._timeout:g} s: bring hosts "
+                "back, or lower --min-np.",
+            )
+        self._is_first = False
+        return found
 
     def better_than(self, current: Sequence[Place]) -> str | None:
         used = Counter(place.host for place in current)
@@ -222,3 +247,43 @@ class ChangingWorlds(Worlds):
         if sentence != self._told:
             self._told = sentence
             self._say(sentence)
+
+
+class Watch:
+    """Looks for hosts that come and go while a world runs, in a thread, because scripts and ssh may take long.
+
+    Args:
+        worlds: of the job.
+        current: where the ranks of the running world are.
+        ssh: how to get to hosts.
+    """
+
+    def __init__(self, worlds: FixedWorlds, current: Sequence[Place], ssh: Ssh):
+        self._worlds, self._current, self._ssh = worlds, current, ssh
+        self._is_over = threading.Event()
+        self._asked: dict[str, tuple[float, bool | None]] = {}  # when ssh was asked for a host; if it is there
+        self.reason: str | None = None  # why another world should take the place of this one
+        threading.Thread(target=self._look, name="kp-watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._is_over.set()
+
+    def is_lost(self, host: str) -> bool:
+        """True once ssh does not reach a host, which it is asked again and again while this is called."""
+        asked, is_there = self._asked.get(host, (0.0, True))
+        if is_there and time.monotonic() - asked > ASK_SECONDS:
+            self._asked[host] = (time.monotonic(), None)
+            threading.Thread(target=self._ask, args=[host], daemon=True).start()
+        return is_there is False
+
+    def _ask(self, host: str) -> None:
+        is_there = obstacle(host, self._ssh) is None
+        self._asked[host] = (time.monotonic(), is_there)
+
+    def _look(self) -> None:
+        before = None  # a list of hosts may be looked at while it is written
+        while not self._is_over.wait(LOOK_SECONDS):
+            found = self._worlds.better_than(self._current)
+            self.reason = found if found == before else None
+            before = found

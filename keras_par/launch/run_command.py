@@ -3,21 +3,21 @@
 import argparse
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_par.base.arguments import complain, not_negative, positive, seconds
+from keras_par.base.arguments import USAGE_STATUS, complain, not_negative, positive, seconds
 from keras_par.base.arguments import shown as quoted
 from keras_par.cluster.binding import devices
 from keras_par.cluster.hosts import ClusterError, Place, places
 from keras_par.cluster.reach import Ssh, require_reachable
 from keras_par.cluster.slurm import is_in_allocation
 from keras_par.launch import engines, run_folder
-from keras_par.launch.attempts import Job, noted_signals, supervise
+from keras_par.launch.attempts import Attempts, noted_signals
 from keras_par.launch.console import Console
 from keras_par.launch.engines import EngineError, Plan
+from keras_par.launch.job import HANG_SECONDS, Job
 from keras_par.launch.next_world import AwaitedWorlds, ChangingWorlds, FixedWorlds
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.run_request import (
@@ -30,7 +30,6 @@ from keras_par.launch.run_request import (
     require_one_launcher,
     variables_of,
 )
-from keras_par.launch.settings import HANG_SECONDS, Settings, shows_everything
 
 ELASTIC_SECONDS = 600.0  # as horovodrun has it
 BACKGROUND_FOLDER = "log_output"
@@ -173,6 +172,9 @@ def add_program(program: argparse._ArgumentGroup) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the job that `arguments` describe and returns its exit status; 2 after one sentence about a wrong usage."""
+    told = None
+    if arguments.background and not arguments.dry_run:
+        arguments.log_dir, arguments.tee, told = arguments.log_dir or Path(BACKGROUND_FOLDER), True, fork()
     try:
         require_one_launcher()
         command = command_of(arguments.is_module, arguments.script, arguments.arguments)
@@ -189,17 +191,20 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         if isinstance(worlds, AwaitedWorlds) and not plan(first).is_one_host:
             require_reachable([place.host for place in first], ssh)
-        if arguments.background:
-            return start_in_background(arguments)
         folder = RunFolder(arguments.log_dir)
     except (ClusterError, EngineError, UsageError) as error:
         return complain("run", str(error))
-    settings = settings_of(arguments)
-    if not settings.forward:
+    if told is not None:
+        leave_terminal(folder, told)
+    forward = arguments.log_dir is None or arguments.tee
+    if not forward:
         console.say(f"the ranks' output goes to {folder.path}/rank.<r>/stdout and stderr; --tee shows it, too")
-    job = Job(command, worlds, plan, arguments.max_restarts, settings, ssh)
     with noted_signals(until_exit=True) as interrupts:
-        status = supervise(job, engine, folder, console, interrupts)
+        job = Job(
+            *(command, engine, worlds, plan, folder, console, interrupts, ssh, arguments.max_restarts),
+            *(arguments.merge_stderr, forward, arguments.verbose, arguments.hang_after, arguments.on_hang == "abort"),
+        )
+        status = Attempts(job).run()
         is_shown = console.close()
     if not is_shown:
         os._exit(status)  # Python's own end would flush the stream in which a thread still writes, and abort
@@ -227,41 +232,30 @@ def worlds_of(
     return worlds, places(min(slots, limits.most or slots), hosts)
 
 
-def start_in_background(arguments: argparse.Namespace) -> int:
-    """Starts the same command again as a job of its own, and returns at once."""
-    folder, lock, note = run_folder.begin((arguments.log_dir or Path(BACKGROUND_FOLDER)).absolute())
-    log = folder / run_folder.LOG
-    first, *rest = arguments.argv
-    rest.remove("--background")
-    if arguments.log_dir is not None:
-        place = next(i for i, each in enumerate(rest) if each.partition("=")[0] == "--log-dir")
-        del rest[place : place + 1 + ("=" not in rest[place])]
-    with log.open("wb") as file:
-        job = subprocess.Popen(
-            [sys.executable, "-P", "-m", "keras_par.launch.cli", first, "--log-dir", str(folder), "--tee", *rest],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    lock.hand_over(job.pid)
-    if note is not None:
-        print(f"keras-par: {note}")
-    print(f"keras-par: started in the background as process {job.pid}")
+def fork() -> int:
+    """Goes on in a child. This process ends when that writes to the pipe that it is returned, or ends."""
+    heard, told = os.pipe()
+    if os.fork():
+        os.close(told)
+        sys.exit(0 if os.read(heard, 1) else USAGE_STATUS)
+    return told
+
+
+def leave_terminal(folder: RunFolder, told: int) -> None:
+    """Says where the job is found, and lets it have neither a terminal nor anybody who waits for it."""
+    assert folder.path is not None
+    pid, log = os.getpid(), folder.path / run_folder.LOG
+    if folder.note is not None:
+        print(f"keras-par: {folder.note}")
+    print(f"keras-par: started in the background as process {pid}")
     print(f"  log:  {log} (tail -f {shlex.quote(str(log))})")
-    print(f"  stop: kill -INT {job.pid} (once: after a step, with a last checkpoint; twice: at once)")
-    return 0
-
-
-def settings_of(arguments: argparse.Namespace) -> Settings:
-    """What the user wants of a run."""
-    return Settings(
-        merge_stderr=arguments.merge_stderr,
-        forward=arguments.log_dir is None or arguments.tee,
-        verbose=arguments.verbose or shows_everything(os.environ),
-        hang_after=arguments.hang_after,
-        on_hang=arguments.on_hang,
-    )
+    print(f"  stop: kill -INT {pid} (once: after a step, with a last checkpoint; twice: at once)", flush=True)
+    os.setsid()
+    with log.open("wb") as file, open(os.devnull) as nothing:
+        for number, stream in enumerate((nothing, file, file)):
+            os.dup2(stream.fileno(), number)
+    os.write(told, b"1")
+    os.close(told)
 
 
 def shown(plan: Plan) -> str:

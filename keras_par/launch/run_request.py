@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from keras_par.base import rank_variables
 from keras_par.cluster import hosts
-from keras_par.cluster.discovery import discovered
 from keras_par.cluster.environment import find
 from keras_par.cluster.hosts import Host, Place
 from keras_par.cluster.rank_table import read_rank_table
@@ -81,7 +80,12 @@ def places_of(arguments: argparse.Namespace) -> list[Place]:
         return places_of_table(arguments, *table)
     found = hosts_of(arguments)
     if arguments.nnodes is not None:
-        found = some_of(found, arguments.nnodes.most)
+        if arguments.nnodes.most > len(found):
+            raise UsageError(
+                f"--nnodes {arguments.nnodes.most} does not fit {len(found)} host(s): name all by -H or --hostfile; "
+                "one command starts the ranks of all hosts."
+            )
+        found = found[: arguments.nnodes.most]
     num_ranks = arguments.num_ranks or sum(host.slots for host in found)
     if num_ranks == 0:
         raise UsageError("the hosts have no slots for ranks: say how many by -H HOST:SLOTS.")
@@ -112,40 +116,23 @@ def places_of_table(arguments: argparse.Namespace, table: Path, named: str) -> l
 
 
 def hosts_of(arguments: argparse.Namespace) -> list[Host]:
-    """The hosts that there are now, with as many slots as the user gives each."""
-    found = named_hosts(arguments)
-    return found if arguments.per_node is None else [Host(host.name, arguments.per_node) for host in found]
+    """The hosts that there are now: those that the user names, else those of a SLURM allocation, else this one.
 
-
-def named_hosts(arguments: argparse.Namespace) -> list[Host]:
-    """The hosts that the user names, else those of a SLURM allocation, else this one."""
-    if arguments.host_discovery_script:
-        return discovered(arguments.host_discovery_script)
-    if arguments.hosts is not None:
-        return hosts.parse_hosts(arguments.hosts)
-    if arguments.hostfile:
-        return hosts.read_hostfile(arguments.hostfile)
-    allocated = slurm_hosts(os.environ)
-    if allocated is not None:
-        return allocated
-    number = arguments.max_ranks or arguments.num_ranks or arguments.per_node
-    if number is None:
-        raise UsageError("how many ranks shall there be? Say -np N, or name hosts by -H, --hostfile, --rank-table.")
-    return [Host("localhost", number)]
-
-
-def some_of(found: list[Host], num_hosts: int) -> list[Host]:
-    """The first hosts.
-
-    Raises:
-        UsageError: there are not so many.
+    They have as many slots as the user gives each.
     """
-    if num_hosts > len(found):
-        raise UsageError(
-            f"--nnodes {num_hosts} does not fit {len(found)} host(s): name all by -H or --hostfile; one command starts "
-            "the ranks of all hosts."
-        )
-    return found[:num_hosts]
+    if arguments.host_discovery_script:
+        found = hosts.discovered(arguments.host_discovery_script)
+    elif arguments.hosts is not None:
+        found = hosts.parse_hosts(arguments.hosts)
+    elif arguments.hostfile:
+        found = hosts.read_hostfile(arguments.hostfile)
+    elif (allocated := slurm_hosts(os.environ)) is not None:
+        found = allocated
+    elif number := arguments.max_ranks or arguments.num_ranks or arguments.per_node:
+        found = [Host("localhost", number)]
+    else:
+        raise UsageError("how many ranks shall there be? Say -np N, or name hosts by -H, --hostfile, --rank-table.")
+    return found if arguments.per_node is None else [Host(host.name, arguments.per_node) for host in found]
 
 
 def command_of(is_module: bool, script: str, rest: list[str]) -> list[str]:

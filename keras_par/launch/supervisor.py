@@ -12,15 +12,15 @@ from keras_par.launch.culprit import first_failure
 from keras_par.launch.engines import Plan
 from keras_par.launch.graceful_stop import Ending
 from keras_par.launch.hang_watch import HangWatch
-from keras_par.launch.host_watch import Watch
-from keras_par.launch.lost_agents import Silence
+from keras_par.launch.job import Job
 from keras_par.launch.members import Member, Members
-from keras_par.launch.reception import Reception
-from keras_par.launch.settings import Run
+from keras_par.launch.next_world import Watch
+from keras_par.launch.reception import Reception, Silence
 from keras_par.launch.switchboard import Line
-from keras_par.launch.verdict import Outcome, Teller
+from keras_par.launch.verdict import Outcome
 
 TICK_SECONDS = 0.2
+LOOK_SECONDS = 0.05  # whether all are gone
 PAUSE_SECONDS = 5e-6  # for each rank, to hear several at once
 LOOKS = 10_000.0  # at ranks, a second
 GRACE_SECONDS = 6.0  # from a failure, for the others to hear of it and end by themselves
@@ -42,20 +42,19 @@ class Supervisor:
 
     Args:
         plan: how it is started.
-        run: that it is of.
+        job: that it is of.
         watch: of the hosts, None where the job keeps its ranks.
         may_go_on: True if the job is started again after a failure.
     """
 
-    def __init__(self, plan: Plan, run: Run, watch: Watch | None, may_go_on: bool):
-        self._plan, self._settings, self._folder, self._console = plan, run.settings, run.folder, run.console
-        self._interrupts, self._num_seen, self._account, self._watch = run.interrupts, 0, run.account, watch
+    def __init__(self, plan: Plan, job: Job, watch: Watch | None, may_go_on: bool):
+        self._plan, self._job, self._folder, self._console = plan, job, job.folder, job.console
+        self._interrupts, self._num_seen, self._account, self._watch = job.interrupts, 0, job.account, watch
         self._may_go_on = may_go_on
         self._members = Members()
-        self._reception = Reception(plan, run, self._members)
+        self._reception = Reception(plan, job, self._members)
         self._switchboard = self._reception.switchboard
-        self._hang_watch = HangWatch(self._members, run)
-        self._teller = Teller(plan, self._members, run)
+        self._hang_watch = HangWatch(self._members, job)
         self._ending: Ending | None = None
         self._change: str | None = None  # why all ranks stop for another world
         self._next_change = 0.0  # when that may be tried again
@@ -79,7 +78,7 @@ class Supervisor:
             has_failed = any(end.is_failure for end in self._members.ended.values())
             is_wanted = self._num_seen or self._has_changed  # the end, before which the disk has got a checkpoint
             self._members.dismiss(has_failed, keeps_memory=self._may_go_on and has_failed and not is_wanted)
-            self._engine.wait_unless(self._is_pressed, END_SECONDS if has_failed else RESULT_SECONDS)
+            self._see_off(END_SECONDS if has_failed else RESULT_SECONDS)
         finally:
             self._kill_engine()
             self._switchboard.close()
@@ -166,7 +165,7 @@ class Supervisor:
             self._ending.decide()
         if self._failed is not None and time.monotonic() - self._failed > NAMED_SECONDS:
             self._failed = None
-            self._teller.name_failure()
+            self._name_failure()
         if time.monotonic() - self._looked >= len(self._members.running) / LOOKS:
             self._looked = time.monotonic()
             self._look_at_ranks()
@@ -206,7 +205,7 @@ class Supervisor:
         """How many seconds a rank may go on without progress."""
         if state.has_ended and (state.has_failed or self._num_seen):
             return STAY_SECONDS
-        return max(self._settings.hang_after, STAY_SECONDS) if state.has_failed else math.inf
+        return max(self._job.hang_after, STAY_SECONDS) if state.has_failed else math.inf
 
     def _is_term_over(self, now: float) -> bool:
         """True if SIGTERM came long ago and ranks neither are on their way to a step nor have stopped after one."""
@@ -260,7 +259,7 @@ class Supervisor:
 
         Ranks that have come to it may be saving, however long that takes.
         """
-        return self._settings.on_hang == "abort" if self._ending is None else not self._stopped
+        return self._job.aborts_hang if self._ending is None else not self._stopped
 
     @property
     def _has_changed(self) -> bool:
@@ -291,6 +290,15 @@ class Supervisor:
             for session in {member.session for member in self._members.of_rank.values()}:
                 remove_session(session)
 
+    def _see_off(self, seconds: float) -> None:
+        """Waits for the ends of the engine and, a moment later, of all agents, so that the next job is alone."""
+        deadline = time.monotonic() + seconds
+        while not self._is_pressed() and time.monotonic() < deadline:
+            for _ in self._switchboard.hear(LOOK_SECONDS):
+                pass
+            if self._engine.poll() is not None and not any(each.is_there for each in self._members.of_rank.values()):
+                return
+
     def _describe(self) -> None:
         hosts = {str(rank): member.host for rank, member in sorted(self._members.of_rank.items())}
         self._folder.describe(hosts=hosts, num_ranks=len(hosts))
@@ -299,7 +307,9 @@ class Supervisor:
 
     def _conclude(self, engine_output: str) -> Outcome:
         if self._reception.refusal is not None:
-            return self._teller.refusal(*self._reception.refusal, REFUSED_STATUS)
+            rank, sentence = self._reception.refusal
+            self._crash("the job did not start", [sentence])
+            return Outcome(REFUSED_STATUS, sentence, refused=self._plan.places[rank].host)
         ended, num_ranks = self._members.ended, len(self._plan.places)
         first = first_failure(list(ended.values()))
         if self._num_seen:
@@ -309,7 +319,7 @@ class Supervisor:
                 if is_calm or -first.status in self._interrupts:
                     self._console.say(verdict.interrupted(number, self._stopped, seen, self._checkpoint, not is_calm))
                 else:
-                    self._teller.failure(first)
+                    self._tell_failure(first)
             return Outcome(128 + self._interrupts[0] if first or len(ended) < num_ranks else 0, "its user ended it")
         if self._change is not None and self._has_changed:
             return Outcome(0, self._change, is_change=True)
@@ -318,6 +328,40 @@ class Supervisor:
         is_engines_fault = self._has_lost_engine and (first is None or first.was_told)
         is_incomplete = len(ended) < num_ranks and (first is None or not first.was_by_itself)
         if is_incomplete or is_engines_fault:
-            is_early = not self._has_lost_engine
-            return self._teller.engine_failure(self._engine, is_early, engine_output, self._lost_at_start)
-        return Outcome(0, "it finished") if first is None else self._teller.failure(first)
+            return self._tell_engine_failure(engine_output)
+        return Outcome(0, "it finished") if first is None else self._tell_failure(first)
+
+    def _tell_failure(self, first: Exit) -> Outcome:
+        """A rank has failed."""
+        ended, place = self._members.ended, self._plan.places[first.rank]
+        stacks = {first.rank: first.stack} if first.stack else {}
+        self._crash(verdict.title(first, ended), verdict.lines(first, ended), first.rank, stacks)
+        why = f"rank {first.rank} on host {first.host} {first.how()}"
+        killed = place.host if first.status < 0 and not first.was_told else None
+        return Outcome(first.shell_status, why, self._lost_hosts(), killed=killed)
+
+    def _tell_engine_failure(self, output: str) -> Outcome:
+        """What starts the ranks has ended by itself, or hosts were lost before all ranks had started."""
+        status, program = self._engine.poll() or 1, self._engine.name
+        num_ended, num_ranks = len(self._members.ended), len(self._plan.places)
+        text = verdict.engine_ended(num_ended, num_ranks, program, status, output)
+        self._crash(f"{program} has ended" if self._has_lost_engine else "the job did not start", text)
+        lost = dict.fromkeys(self._lost_at_start) | self._lost_hosts()
+        return Outcome(status if status > 0 else 128 - status, text[0], lost)
+
+    def _crash(
+        self, title: str, text: list[str], rank: int | None = None, stacks: dict[int, str] | None = None
+    ) -> None:
+        self._folder.event("crash", " ".join(text), rank, **{} if stacks is None else {"stacks": stacks})
+        self._console.panel(title, text, stacks)
+
+    def _name_failure(self) -> None:
+        """Says who has failed first, while others are still there."""
+        first, left = first_failure(list(self._members.ended.values())), len(self._members.running)
+        if first is not None and left:
+            rest = f"{left} other rank{' has' if left == 1 else 's have'} not ended yet"
+            self._console.say(f"rank {first.rank} {first.how()}; {rest}, and will be ended")
+
+    def _lost_hosts(self) -> dict[str, str | None]:
+        vanished = [rank for rank, end in self._members.ended.items() if end.has_vanished]
+        return {self._plan.places[rank].host: self._members.of_rank[rank].session for rank in vanished}

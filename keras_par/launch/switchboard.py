@@ -30,7 +30,6 @@ class Line(wire.Channel):
         self.challenge: bytes | None = secrets.token_bytes(NONCE_BYTES)  # None once it is answered
         self.began = time.monotonic()
         self.rank: int | None = None  # for who listens
-        self.is_open = True
 
     def flush(self) -> None:
         """Sends what is to be sent, as much as goes now, and the rest later."""

@@ -3,14 +3,10 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from keras_par.agent.states import Exit
-from keras_par.cluster.hosts import Place
-from keras_par.launch.agent_starters import Started
-from keras_par.launch.culprit import FEW, failed_alike, first_failure, named
-from keras_par.launch.engines import Plan
-from keras_par.launch.members import Members
-from keras_par.launch.settings import Run
+from keras_par.launch.culprit import FEW, failed_alike, named
 
 THREADS = "pthread_create"  # which failed, TensorFlow says before it aborts
 UNGUARDED = "finished its bootstrapping phase"  # multiprocessing's, of a process that would start others at once
@@ -124,7 +120,7 @@ def interrupted(number: int, stopped: str, seen: str, checkpoint: str, was_sent_
     return f"{place}; {kept}"
 
 
-def finished(num_ranks: int, seconds: float, folder: str | None) -> str:
+def finished(num_ranks: int, seconds: float, folder: Path | None) -> str:
     """How a job ended well."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -152,56 +148,3 @@ class Outcome:
     refused: str | None = None
     killed: str | None = None
     is_change: bool = False
-
-
-class Teller:
-    """Tells of failures on the terminal and in the run's folder.
-
-    Args:
-        plan: how the attempt was started.
-        members: its ranks.
-        run: that it is of.
-    """
-
-    def __init__(self, plan: Plan, members: Members, run: Run):
-        self._plan, self._members, self._folder, self._console = plan, members, run.folder, run.console
-
-    def name_failure(self) -> None:
-        """Says who has failed first, while others are still there."""
-        first, left = first_failure(list(self._members.ended.values())), len(self._members.running)
-        if first is not None and left:
-            rest = f"{left} other rank{' has' if left == 1 else 's have'} not ended yet"
-            self._console.say(f"rank {first.rank} {first.how()}; {rest}, and will be ended")
-
-    def failure(self, first: Exit) -> Outcome:
-        """A rank has failed."""
-        text = lines(first, self._members.ended)
-        stacks = {first.rank: first.stack} if first.stack else {}
-        self._folder.event("crash", " ".join(text), first.rank, stacks=stacks)
-        self._console.panel(title(first, self._members.ended), text, stacks)
-        why = f"rank {first.rank} on host {first.host} {first.how()}"
-        is_killed = first.status < 0 and not first.was_told
-        killed = self._place(first.rank).host if is_killed else None
-        return Outcome(first.shell_status, why, self._lost(), killed=killed)
-
-    def engine_failure(self, engine: Started, is_early: bool, output: str, lost: tuple[str, ...]) -> Outcome:
-        """What starts the ranks has ended by itself, `is_early` before all had started, or hosts were `lost` then."""
-        status, program = engine.poll() or 1, engine.name
-        num_ended, num_ranks = len(self._members.ended), len(self._plan.places)
-        text = engine_ended(num_ended, num_ranks, program, status, output)
-        self._folder.event("crash", " ".join(text))
-        self._console.panel("the job did not start" if is_early else f"{program} has ended", text)
-        return Outcome(status if status > 0 else 128 - status, text[0], dict.fromkeys(lost) | self._lost())
-
-    def refusal(self, rank: int, sentence: str, status: int) -> Outcome:
-        """A host's ranks and this one's are no job."""
-        self._folder.event("crash", sentence)
-        self._console.panel("the job did not start", [sentence])
-        return Outcome(status, sentence, refused=self._place(rank).host)
-
-    def _lost(self) -> dict[str, str | None]:
-        vanished = [rank for rank, end in self._members.ended.items() if end.has_vanished]
-        return {self._place(rank).host: self._members.of_rank[rank].session for rank in vanished}
-
-    def _place(self, rank: int) -> Place:
-        return self._plan.places[rank]

@@ -7,8 +7,7 @@ from typing import Any
 
 from keras_par.agent.wire import VARIABLE
 from keras_par.cluster.hosts import Place
-from keras_par.launch.agent_starters import Started
-from keras_par.launch.engines import Plan
+from keras_par.launch.engines import Plan, Started
 from keras_par.ray.worker import Worker
 
 STATUS = 1  # of actors of which one has died
@@ -75,10 +74,14 @@ class Actors(Started):
         self._complaints: list[str] = []
 
     def poll(self) -> int | None:
-        return self._status(0)
+        import ray
 
-    def wait(self, seconds: float) -> bool:
-        return self._status(seconds) is not None
+        if self._runs and not self._complaints:
+            ready, _ = ray.wait(list(self._runs), num_returns=len(self._runs), timeout=0)
+            for each in ready:
+                self._take(self._runs.pop(each), each)
+            self._require_started()
+        return STATUS if self._complaints else None if self._runs else 0
 
     def kill(self) -> None:
         import ray
@@ -89,17 +92,6 @@ class Actors(Started):
     def close(self) -> str:
         self.kill()
         return "\n".join(self._complaints)
-
-    def _status(self, seconds: float) -> int | None:
-        """None while all of them work, after waiting so long for their end."""
-        import ray
-
-        if self._runs and not self._complaints:
-            ready, _ = ray.wait(list(self._runs), num_returns=len(self._runs), timeout=seconds)
-            for each in ready:
-                self._take(self._runs.pop(each), each)
-            self._require_started()
-        return STATUS if self._complaints else None if self._runs else 0
 
     def _require_started(self) -> None:
         """Complains of an actor that has not started in time: Ray itself tries again and again."""

@@ -1,6 +1,7 @@
-"""Runs on Ray's nodes, an actor for each rank: starts the rank's agent, and hands over what the function returned."""
+"""Runs on Ray's nodes, an actor for each rank, and below it the rank's agent; hands over what the function returned."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from keras_par.agent import remote_function
+from keras_par.agent.__main__ import main
+from keras_par.agent.rank_process import PR_SET_PDEATHSIG, libc
 from keras_par.launch.engines import exported, settings
 
 MOST_LINES = 12  # of what an agent says that cannot do its work
@@ -49,7 +52,7 @@ class Worker:
                     sys.executable,
                     "-P",
                     "-m",
-                    "keras_par.ray.agent",
+                    "keras_par.ray.worker",
                     *remote_function.program(path_of(function), path_of(result)),
                 ],
                 env=variables,
@@ -73,3 +76,9 @@ def in_memory(name: str) -> BinaryIO:
 def path_of(file: BinaryIO) -> str:
     """By which other processes open it."""
     return f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
+if __name__ == "__main__":  # the agent, which dies with its actor, as when Ray takes the node away
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, by which ranks hear of Ctrl-C
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    sys.exit(main(["--", *sys.argv[1:]]))
