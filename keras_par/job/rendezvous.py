@@ -10,7 +10,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from keras_par.base.addresses import lost_in_gloo, own_address
@@ -126,16 +125,6 @@ def ask(meeting: MeetingPoint, entry: dict[str, Any]) -> dict[str, Any]:
         connection.close()
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A rank that has come: its process's own sign, its host, where that finds its own name, and how it came."""
-
-    process: str
-    host: str
-    own_address: str
-    reached: str  # rank 0's address
-
-
 class RegisterHandler(Handler):
     """Answers a rank that says it has come, too."""
 
@@ -162,7 +151,7 @@ class Register(RendezvousServer):
 
     def __init__(self, size: int, meeting: MeetingPoint):
         self._size, self._meeting = size, meeting
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, dict[str, str]] = {}  # of the ranks that have come
         self._missing = set(range(size))
         self._told: dict[str, Any] | None = None  # what every rank of the job hears: all are there, or why not
         self._slots: list[Slot] = []  # once all are there
@@ -174,7 +163,13 @@ class Register(RendezvousServer):
             raise RuntimeError(explain(error, meeting)) from None
 
     def enter(self, rank: int, size: int, **entry: str) -> dict[str, Any]:
-        """Notes that a rank has come, with the fields of an `Entry`; the same process may ask again.
+        """Notes that a rank has come; the same process may ask again.
+
+        Args:
+            rank: its number.
+            size: its number of ranks.
+            entry: "process": its process's own sign, its "host", the "own_address" where that finds its own name, and
+                how it was "reached": rank 0's address.
 
         Returns:
             {"missing": the first ranks, "others": how many more}, {"slot": the rank's, "address": rank 0's as the
@@ -183,8 +178,7 @@ class Register(RendezvousServer):
         with self._entering:
             if size != self._size:
                 return self._refuse_size(rank, size)
-            came = Entry(**entry)
-            if self._entries.setdefault(rank, came).process != came.process:
+            if self._entries.setdefault(rank, entry)["process"] != entry["process"]:
                 return {"refused": self._twice(rank)}
             self._missing.discard(rank)
             if self._told is None and self._missing:
@@ -217,10 +211,10 @@ class Register(RendezvousServer):
 
     def _all_there(self) -> dict[str, Any]:
         entries = [self._entries[rank] for rank in range(self._size)]
-        away = [entry.reached for entry in entries if not entry.reached.startswith("127.")]
-        hosts = [entry.host for entry in entries]
+        away = [entry["reached"] for entry in entries if not entry["reached"].startswith("127.")]
+        hosts = [entry["host"] for entry in entries]
         for entry in entries if away and len(set(hosts)) > 1 else ():
-            if lost := lost_in_gloo(entry.host, entry.own_address):
+            if lost := lost_in_gloo(entry["host"], entry["own_address"]):
                 return {"refused": f"keras-par: {lost}"}
         self._slots = slots(hosts)
         self.expect(self._slots)
