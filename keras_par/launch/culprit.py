@@ -43,13 +43,12 @@ def find_hang(states: Sequence[State], ended: Mapping[int, Exit], hang_after: fl
         return Hang(ranks(stopped), first_rank(waiting or others, stopped), describe_all(stopped))
     late = [state for state in waiting if state.quiet >= hang_after]
     if late and others:
-        held_up = f"{list_ranks(waiting)} wait{'s' if len(waiting) == 1 else ''} in {names(waiting)}"
-        return Hang(ranks(others), late[0].rank, f"{describe_all(others)}; {held_up}")
+        return Hang(ranks(others), late[0].rank, f"{describe_all(others)}; {waits(waiting)}")
     if late and len({state.collectives for state in waiting}) > 1:
         return parted(waiting)
     if late and ended:
         gone = ", ".join(has_ended(status, ended) for status in dict.fromkeys(end.status for end in ended.values()))
-        held_up = f"{list_ranks(late)} still wait{'s' if len(late) == 1 else ''} in {names(late)}"
+        held_up = f"{named(ranks(late))} still wait{'s' if len(late) == 1 else ''} in {names(late)}"
         return Hang(tuple(sorted(ended)), late[0].rank, f"{gone}, but {held_up}")
     closed = [state for state in waiting if state.has_closed]
     if late and closed:
@@ -79,9 +78,7 @@ def find_stay(states: Sequence[State], hang_after: float) -> Hang | None:
     if not stay:
         return None
     text = "; ".join(f"rank {state.rank} {state.why_over()}" for state in stay)
-    if late:
-        text += f"; {list_ranks(late)} wait{'s' if len(late) == 1 else ''} in {names(late)}"
-    return Hang(ranks(stay), late[0].rank if late else None, text)
+    return Hang(ranks(stay), late[0].rank, f"{text}; {waits(late)}") if late else Hang(ranks(stay), None, text)
 
 
 def all_waiting(waiting: Sequence[State]) -> list[State]:
@@ -103,10 +100,7 @@ def parted(waiting: Sequence[State]) -> Hang:
         places.setdefault(state.collectives, []).append(state)
     most = max(map(len, places.values()))
     odd = [state for group in places.values() if len(group) < most for state in group] or list(waiting)
-    groups = [
-        f"{list_ranks(group)} wait{'s' if len(group) == 1 else ''} in {names(group)} {group[0].place()}"
-        for group in list(places.values())[:MOST_DESCRIBED]
-    ]
+    groups = [f"{waits(group)} {group[0].place()}" for group in list(places.values())[:MOST_DESCRIBED]]
     if len(places) > MOST_DESCRIBED:
         groups.append(f"others wait in {len(places) - MOST_DESCRIBED} more")
     text = (
@@ -209,8 +203,9 @@ def names(states: Sequence[State]) -> str:
     return " and ".join(f"'{name}'" for name in dict.fromkeys(name for state in states for name in state.collectives))
 
 
-def list_ranks(states: Sequence[State]) -> str:
-    return named(ranks(states))
+def waits(states: Sequence[State]) -> str:
+    """Which ranks wait, and in what."""
+    return f"{named(ranks(states))} wait{'s' if len(states) == 1 else ''} in {names(states)}"
 
 
 def named(numbers: Iterable[int]) -> str:
