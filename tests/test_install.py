@@ -40,8 +40,8 @@ def test_environments_with_an_mpi_of_their_own_share_a_wheel(tmp_path, monkeypat
         mpirun.chmod(0o755)
     for module in (install_horovod, build_environment):
         monkeypatch.setattr(module, "scripts", lambda: tmp_path / "own")
-    assert install_horovod.mpi_version(tmp_path / "own/mpicxx") == "4.1.8-own"
-    assert re.fullmatch(r"4\.1\.8-[0-9a-f]{8}", install_horovod.mpi_version(tmp_path / "other/mpicxx"))
+    assert install_horovod.mpi_version(f"{tmp_path}/own/mpicxx") == "4.1.8-own"
+    assert re.fullmatch(r"4\.1\.8-[0-9a-f]{8}", install_horovod.mpi_version(f"{tmp_path}/other/mpicxx"))
     [way] = re.findall(r"-Wl,-rpath,'\$ORIGIN/(\S+)'", build_environment.build_environment("mpi")["LDFLAGS"])
     library = Path(sysconfig.get_paths()["platlib"], "horovod/tensorflow")
     assert os.path.normpath(library / way) == os.path.join(sys.prefix, "lib")

@@ -44,7 +44,7 @@ def mpi_variables(mpirun: str | None) -> dict[str, str]:
 
 
 def version_of_mpirun(mpirun: str) -> str:
-    """The first line that `mpirun --version` prints.
+    """What `mpirun --version` prints.
 
     Raises:
         OSError: it cannot be started.
@@ -52,5 +52,4 @@ def version_of_mpirun(mpirun: str) -> str:
     """
     variables = os.environ | {"PATH": search_path()} | mpi_variables(mpirun)
     command = [mpirun, "--version"]
-    said = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
-    return (said.strip().splitlines() or ["unknown"])[0]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=SECONDS).stdout

@@ -88,11 +88,13 @@ def job_environment(mpirun: str | None) -> dict[str, str]:
 
 def mpi_version(mpirun: str | None) -> str | None:
     """What MPI `mpirun` belongs to; None if there is no mpirun or it does not start."""
+    if mpirun is None:
+        return None
     try:
-        said = "" if mpirun is None else environment.version_of_mpirun(mpirun)
+        first = (environment.version_of_mpirun(mpirun).strip().splitlines() or ["unknown"])[0]
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.removeprefix("mpirun (").replace("Open MPI)", "Open MPI") or None
+    return first.removeprefix("mpirun (").replace("Open MPI)", "Open MPI")
 
 
 def load(mpirun: str | None, seconds: float = LOAD_SECONDS) -> Loaded:

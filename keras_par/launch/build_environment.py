@@ -102,8 +102,12 @@ class Cuda:
     @property
     def key(self) -> str:
         """What a wheel that was built with it is known by."""
-        place = "own" if self.is_own else hashlib.sha256(str(self.home).encode()).hexdigest()[:8]
-        return f"{self.version}-{place}"
+        return f"{self.version}-{place(self.home, self.is_own)}"
+
+
+def place(folder: Path, is_own: bool) -> str:
+    """What a wheel says of where that lies that it was built with; environments with one of their own share a wheel."""
+    return "own" if is_own else hashlib.sha256(str(folder).encode()).hexdigest()[:8]
 
 
 def find_cuda(environ: Mapping[str, str], site: Path = SITE) -> Cuda:

