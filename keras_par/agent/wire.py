@@ -37,6 +37,7 @@ class Channel:
         connection.setblocking(False)
         self.socket = connection
         self.is_open = True
+        self.is_held = False  # nobody listens until what it has said can be shown
         self.waiting = bytearray()  # to be sent
         self._come = bytearray()  # and not taken yet
 

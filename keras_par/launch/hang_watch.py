@@ -3,10 +3,9 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from keras_par.agent.wire import Channel
 from keras_par.launch.culprit import Hang, find_hang, find_stay, named
 from keras_par.launch.job import Job
 from keras_par.launch.members import Members
@@ -86,20 +85,18 @@ class HangWatch:
         self.connections = Connections(members)
         self.stacks: dict[int, str] = {}  # that ranks have told since they were asked
         self._aborts = False
-        self._held: Collection[Channel] = ()
         self._told: Hang | None = None  # and not over yet
         self._looks = self._watch()
 
-    def look(self, aborts: bool, held: Collection[Channel]) -> bool:
+    def look(self, aborts: bool) -> bool:
         """True once a hang has been told that ends the job.
 
         Args:
             aborts: True if any does; the first time, what was told is told again. One that cannot pass always does.
-            held: agents to whom nobody listens until their output can be shown.
         """
         if aborts and not self._aborts:
             self._told = None
-        self._aborts, self._held = aborts, held
+        self._aborts = aborts
         return next(self._looks)
 
     def _watch(self) -> Iterator[bool]:
@@ -139,7 +136,7 @@ class HangWatch:
         if not any(member.quiet(now) >= self._hang_after for member in running.values()):
             return None
         seen = [(each, each.state_at(now) if each.told > asked else each.state) for _, each in sorted(running.items())]
-        states = [replace(state, is_writing=state.is_writing or each.channel in self._held) for each, state in seen]
+        states = [replace(state, is_writing=state.is_writing or each.channel.is_held) for each, state in seen]
         return find_stay(states, self._hang_after) or find_hang(states, self._members.ended, self._hang_after)
 
     def _ask(self, hang: Hang) -> Sequence[int]:

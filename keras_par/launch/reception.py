@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from keras_par.agent import wire
 from keras_par.agent.states import State
@@ -50,7 +50,7 @@ class Reception:
 
         The first of a line is its hello, and the last is None, once its agent is gone.
         """
-        if self.switchboard.held and not self._console.is_full:
+        if not self._console.is_full:
             yield from self._all_but_output(self.switchboard.release())
         yield from self._all_but_output(self.switchboard.hear(seconds))
 
@@ -140,12 +140,11 @@ class Silence:
         self._plan, self._members, self._watch = plan, members, watch
         self._began = self._looked = time.monotonic()
 
-    def look(self, ordered: float | None, held: Collection[wire.Channel]) -> Iterator[tuple[int, Member]]:
-        """The members whose agents must be gone.
+    def look(self, ordered: float | None) -> Iterator[tuple[int, Member]]:
+        """The members whose agents must be gone; those that are held count only once all are told to end.
 
         Args:
-            ordered: when all were told to end, None if they were not.
-            held: to whom nobody listens, until all are told to end; they may be unable to hear of it.
+            ordered: when that was, None if they were not.
         """
         before, self._looked = self._looked, time.monotonic()
         was_asleep = self._looked - before > DEAD_SECONDS / 2  # by Ctrl-Z: who spoke meanwhile is not known
@@ -153,7 +152,7 @@ class Silence:
         if ordered is not None:
             latest = self._looked - DEAD_SECONDS if self._looked - ordered > DEAD_SECONDS else -math.inf
         for rank, member in list(self._members.running.items()):
-            if was_asleep or (ordered is None and member.channel in held):
+            if was_asleep or (ordered is None and member.channel.is_held):
                 member.heard = self._looked
             elif member.heard < latest or (self._watch is not None and self._is_host_lost(rank, member, self._watch)):
                 yield rank, member

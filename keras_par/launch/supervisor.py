@@ -180,12 +180,12 @@ class Supervisor:
         self._look_for_silence()
         self._look_for_stay()
         is_watched = self._is_complete and self._deadline is None
-        if is_watched and self._hang_watch.look(self._ends_at_hang, self._switchboard.held):
+        if is_watched and self._hang_watch.look(self._ends_at_hang):
             self._has_hung = self._ending is None
             self._deadline = time.monotonic()
 
     def _look_for_silence(self) -> None:
-        for rank, member in self._silence.look(self._ordered, self._switchboard.held):
+        for rank, member in self._silence.look(self._ordered):
             self._note_vanished(rank, member)
         if not self._is_complete and not self._is_terminating:
             self._lost_at_start = self._silence.lost_at_start()

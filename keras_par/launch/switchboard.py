@@ -75,22 +75,18 @@ class Switchboard:
 
     def hold(self, line: Line, message: wire.Message) -> None:
         """Keeps a message for `release`, and hears nothing more of its line until then."""
-        self._held[line] = message
+        self._held[line], line.is_held = message, True
         self.listen(line)
 
     def release(self) -> Iterator[tuple[Line, wire.Message | None]]:
         """The messages that were kept, and what followed them."""
         held, self._held = self._held, {}
         for line, message in held.items():
+            line.is_held = False
             yield line, message
-            if line not in self._held:
+            if not line.is_held:
                 yield from self._messages(line)
             self.listen(line)
-
-    @property
-    def held(self) -> frozenset[Line]:
-        """The lines that are not heard."""
-        return frozenset(self._held)
 
     def drop(self, line: Line) -> None:
         """Ends a connection."""
@@ -162,7 +158,7 @@ class Switchboard:
         try:
             for message in line.messages():
                 yield line, message
-                if line in self._held or not line.is_open:
+                if line.is_held or not line.is_open:
                     return
         except ValueError:  # it is no agent
             self.drop(line)
@@ -173,7 +169,7 @@ class Switchboard:
         if not line.is_open:
             return
         wanted = selectors.EVENT_WRITE if line.waiting else 0
-        wanted |= 0 if line in self._held else selectors.EVENT_READ
+        wanted |= 0 if line.is_held else selectors.EVENT_READ
         known = self._selector.get_map().get(line.socket)
         if known is not None and known.events == wanted:
             return
