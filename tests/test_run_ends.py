@@ -1,5 +1,6 @@
 """How trainings end that something or somebody ends: what ranks and the launcher say, and what is left of them."""
 
+import json
 import os
 import signal
 import threading
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from keras_par.agent import wire
+from keras_par.agent.states import State
 from keras_par.launch.engines import StartedProcess
-from keras_par.launch.members import Members
+from keras_par.launch.members import Member, Members
 from keras_par.launch.supervisor import Supervisor
 from keras_par.launch.switchboard import Switchboard
 from tests import jobs
@@ -53,6 +56,30 @@ def test_an_engine_that_does_not_end_is_waited_for_until_the_user_is_impatient()
     Supervisor._see_off(ended, 60)
     assert time.monotonic() - began < 60 and engine.poll() == -signal.SIGKILL
     engine.close()
+    board.close()
+
+
+def test_an_agent_that_outlives_what_has_started_it_is_waited_for():
+    board = Switchboard(is_local=True)
+
+    def agent():
+        invited = json.loads(board.invitation)
+        channel = wire.first_to_answer(invited["addresses"], invited["key"])
+        channel.send({"hello": 0})
+        time.sleep(0.5)
+        channel.close()
+
+    thread = threading.Thread(target=agent)
+    thread.start()
+    while not (heard := list(board.hear(1.0))):
+        pass
+    began, [(line, _)] = time.monotonic(), heard
+    gone: Any = SimpleNamespace(poll=lambda: 0)
+    ended: Any = SimpleNamespace(_engine=gone, _switchboard=board, _members=Members({0: Member(line, "a", State(0))}))
+    ended._is_pressed = lambda: False
+    Supervisor._see_off(ended, 60)
+    assert 0.3 < time.monotonic() - began < 30 and not line.is_open
+    thread.join()
     board.close()
 
 
