@@ -45,11 +45,11 @@ class Attempts:
 
     def run(self) -> int:
         """The exit status of the job."""
-        began, job = time.time(), self._job
+        began, job = time.monotonic(), self._job
         if self._folder.note is not None:
             self._console.say(self._folder.note)
         about = {"keras_par": VERSION, "python": platform.python_version()}
-        self._folder.describe(command=list(job.command), engine=job.engine, hosts={}, started=began, **about)
+        self._folder.describe(command=list(job.command), engine=job.engine, hosts={}, started=time.time(), **about)
         with contextlib.closing(self._folder):
             try:
                 status = self._all()
@@ -59,7 +59,7 @@ class Attempts:
                 for cleaner in self._cleaners:
                     cleaner.join()
             if status == 0:
-                self._console.say(verdict.finished(self._num_ranks, time.time() - began, self._folder.path))
+                self._console.say(verdict.finished(self._num_ranks, time.monotonic() - began, self._folder.path))
             text = f"the job ended with status {status}"
             self._folder.event("end", text, status=status, trained_share=round(self._account.trained_share(), 4))
         if self._folder.complaint:
