@@ -97,7 +97,7 @@ def test_what_decides_is_told_at_once():
 
 
 def test_what_is_told_is_short_and_all_that_is_judged():
-    state = State(3, True, "reduce", 1.234567, "fit", ("a", "b"), 1, 7, 90, 0.123456, True, 6.0, 0.5, {"data": 1.0})
+    state = State(3, True, "reduce", 1.234567, "fit", ("a", "b"), 1, 7, 90, 0.123456, True, 6.0)
     assert brief(State(3)) == {}
     told = state_of(3, json.loads(json.dumps(brief(state))))
     assert told == State(3, True, "reduce", 1.23, "fit", ("a", "b"), 1, 7, 90, 0.12, True, 6.0)

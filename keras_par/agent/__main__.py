@@ -204,11 +204,10 @@ class Agent:
         self._after(LOOK_SECONDS, self._look)
 
     def _log_progress(self, is_last: bool = False) -> None:
-        names = ("phase", "call", "epoch", "step", "steps", "loss", "seconds", "step_times", "rss", "cpu")
         if self._log:
-            found = {name: getattr(self._state, name) for name in names}
-            collective = " ".join(self._state.collectives) or None
-            self._log.progress({"time": time.time(), "collective": collective, **found}, is_last)
+            where = {name: getattr(self._state, name) for name in ("phase", "call", "epoch", "step", "steps")}
+            about = {"time": time.time(), "collective": " ".join(self._state.collectives) or None}
+            self._log.progress({**about, **where, **self._process.measures()}, is_last)
 
     def _output(self, stream: str, text: str, data: bytes) -> None:
         self._process.num_taken += len(data)
@@ -366,7 +365,7 @@ class Agent:
             stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS or self._kept_by else None,
             kept_by=self._kept_by,
             place=dataclasses.replace(self._state, **failed).place(),
-            rss=self._state.rss,
+            rss=self._process.rss,
             steps=self._state.steps,
             log=str(self._log.path("stdout" if self._job["merge_stderr"] else "stderr")) if self._log else None,
         )

@@ -13,6 +13,7 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -80,7 +81,7 @@ class RankProcess:
         self._marks: tuple[int, ...] = ()
         self._stacks_read = 0
         self.num_taken = self._num_taken = 0  # bytes of its output: that were read, and had been at the last look
-        self._rss, self._cpu = 0, 0.0
+        self.rss, self._cpu = 0, 0.0
         self._progressed = self.began = time.monotonic()
 
     def poll(self) -> int | None:
@@ -147,7 +148,7 @@ class RankProcess:
         """Where the program is now."""
         page, now = self.page, time.monotonic()
         status, rss, cpu = process_status(self.pid)
-        self._rss, self._cpu = rss or self._rss, cpu or self._cpu
+        self.rss, self._cpu = rss or self.rss, cpu or self._cpu
         in_step = PHASES[page.phase] == "step"
         names = page.collective or (page.graph_collectives if in_step else b"")
         waits = tuple(names.decode(errors="replace").split())
@@ -172,12 +173,18 @@ class RankProcess:
             has_ended=page.ended > 0,
             is_replaced=self._is_replaced(),
             threads=page.threads.decode(errors="replace"),
-            loss=page.loss if page.loss == page.loss else None,
-            seconds=seconds_by_phase(page, now),
-            step_times={str(number): count for number, count in enumerate(page.step_times) if count},
-            rss=self._rss,
-            cpu=self._cpu,
         )
+
+    def measures(self) -> dict[str, Any]:
+        """What a log says of its work so far, and of its memory and processor time at the last look."""
+        page = self.page
+        return {
+            "loss": page.loss if page.loss == page.loss else None,
+            "seconds": seconds_by_phase(page, time.monotonic()),
+            "step_times": {str(number): count for number, count in enumerate(page.step_times) if count},
+            "rss": self.rss,
+            "cpu": self._cpu,
+        }
 
     def _is_writing(self) -> bool:
         """True if it has written more than was read of it, so that it waits, or soon will."""

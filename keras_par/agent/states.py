@@ -1,7 +1,7 @@
 """What an agent tells the launcher about its rank: where it is, when that is due, and how it ended."""
 
 import signal
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 WAITING_TO_START = "starting"
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
@@ -9,7 +9,7 @@ FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SI
 
 @dataclass(frozen=True)
 class State:
-    """A rank as it was seen last; seconds are counted back from then."""
+    """What a rank is judged by, as it was seen last; seconds are counted back from then."""
 
     rank: int
     has_joined: bool = False  # kp.init() has begun
@@ -23,11 +23,6 @@ class State:
     quiet: float = 0.0  # seconds without progress
     is_stopped: bool = False  # by a signal
     python_seconds: float = 0.0  # since its Python threads last ran
-    loss: float | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    step_times: dict[str, int] = field(default_factory=dict)
-    rss: int = 0
-    cpu: float = 0.0
     has_closed: bool = False  # what it inherited, and so its connections maybe
     is_writing: bool = False  # more output than is taken
     has_failed: bool = False  # it has told an error, and has begun no step since
@@ -169,8 +164,8 @@ class Beats:
 
 
 def brief(state: State) -> dict:
-    """What the launcher judges a rank by, as JSON can carry it: without what is for the log, and without defaults."""
-    content = {name: value for name in JUDGED if (value := getattr(state, name)) != DEFAULTS[name]}
+    """A state as JSON can carry it, without defaults."""
+    content = {name: value for name, value in vars(state).items() if name != "rank" and value != DEFAULTS[name]}
     return {name: round(value, 2) if isinstance(value, float) else value for name, value in content.items()}
 
 
@@ -180,8 +175,3 @@ def state_of(rank: int, message: dict) -> State:
 
 
 DEFAULTS = vars(State(-1))
-JUDGED = (
-    *("has_joined", "phase", "phase_seconds", "call", "collectives", "epoch", "step", "steps", "quiet"),
-    *("is_stopped", "has_closed", "is_writing", "python_seconds"),
-    *("has_failed", "has_ended", "is_replaced", "threads"),
-)
