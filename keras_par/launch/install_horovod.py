@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from keras_par.base.cache import cache_folder
-from keras_par.base.supported_versions import version_of
+from keras_par.base.version import version_of
 from keras_par.cluster.environment import HOROVOD_VERSION, find, scripts, version_of_mpirun
 from keras_par.doctor.installed import load
 from keras_par.launch.build_environment import InstallError, add_cuda, add_headers, build_environment, find_cuda, place
