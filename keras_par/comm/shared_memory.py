@@ -52,7 +52,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         return self.inner if reduce_by == "horovod" else self
 
     def route(self, kind, tensors, op="sum"):
-        if self._library is None or tf.executing_eagerly():
+        if self._library is None or tf.executing_eagerly() or not hasattr(self._library.operations, operation_of(kind)):
             return "horovod"
         if kind == "all_reduce" and op not in OPS:
             return "horovod"
@@ -78,7 +78,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         option = OPS.index(op) if kind == "all_reduce" else root_rank
         in_memory = (sent_as or tensors[0].dtype) if COLLECTIVES[kind].is_reduced else None
         operations = self._library.operations
-        results = run(operations, kind.removesuffix("_equal"), tensors, name, self._ring, option, in_memory)
+        results = run(operations, kind, tensors, name, self._ring, option, in_memory)
         for result, tensor in zip(results, tensors, strict=True):
             if kind in LENGTHS:
                 result.set_shape([LENGTHS[kind](tensor.shape[0], self.size, self.rank), *tensor.shape[1:]])
@@ -121,6 +121,11 @@ def must_be_cast(tensors: Sequence[tf.Tensor], op: str, sent_as: tf.DType | None
     return sent_as not in (None, tensors[0].dtype) and not is_changed
 
 
+def operation_of(kind: str) -> str:
+    """What the library calls the operation of a collective, if it has one."""
+    return f"keras_par_shared_{kind.removesuffix('_equal')}"
+
+
 def run(
     operations: Any,
     kind: str,
@@ -142,7 +147,7 @@ def run(
         sent_as: of a reduction, the dtype in which numbers lie in the memory.
     """
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    operation = getattr(operations, f"keras_par_shared_{kind}")
+    operation = getattr(operations, operation_of(kind))
     is_one = kind == "all_to_all"
     more = {} if sent_as is None else {"sent_as": sent_as}
 
