@@ -16,6 +16,7 @@ from keras_par.keras_patches.page import page
 from keras_par.keras_patches.table.keras_names import has, located
 from keras_par.keras_patches.table.replacements import PATCHES
 from keras_par.keras_patches.table.uses import USES
+from tests.module_state import STATE
 from tests.sweeps import ALONE, EVERY, LONG_EVERY
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -256,13 +257,8 @@ def state_of(path: Path) -> set[str]:
 
 def test_the_state_of_modules_is_listed():
     found = {f"{path.relative_to(PACKAGE)}: {name}" for path in MODULES for name in state_of(path)}
-    table = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("## State of modules")[2].partition("\n## ")[0]
-    listed = {
-        f"{path}: {name}"
-        for path, names in re.findall(r"^\| `(\S+)` \| (.+?) \|", table, re.M)
-        for name in re.findall(r"`(\w+)`", names)
-    }
-    assert found == listed
+    rows = (row.partition(": ") for row in STATE)
+    assert found == {f"{path}: {name}" for path, _, names in rows for name in names.split(", ")}
 
 
 def test_sweeps_are_of_tests_that_are_there():
