@@ -3,7 +3,7 @@
 STATE = {
     "base/user_code.py: is_of_user": "paths that were looked at",
     "comm/world.py: _active, _no_return": "the job's communicator, and why this process cannot have one again",
-    "comm/custom_loop.py: _normalized, _said": "what loops by hand do otherwise than one process, and what was said of it",
+    "comm/custom_loop.py: _normalized, _said": "what loops by hand do otherwise, and what was said of it",
     "comm/shared_memory.py: _order": "what collectives in memory wait for, one after another",
     "comm/call_site.py: _find, _told": "which layer asks for a collective",
     "job/failures.py: _board": "where ranks tell why they fail",
@@ -22,7 +22,7 @@ STATE = {
     "keras_patches/coordination/one_thread.py: one_thread": "which thread may talk to the other ranks",
     "keras_patches/models/foreign_callbacks.py: program": "the package of the program that runs",
     "keras_patches/step/replay.py: _first, _again": "which functions are called to be called again, and which is",
-    "keras_patches/inputs/iterator_disposal.py: _unused, _begin": "iterators to be deleted; that a thread waits for them",
+    "keras_patches/inputs/iterator_disposal.py: _unused, _begin": "iterators to delete; that a thread waits for them",
     "keras_patches/inputs/own_shares.py: _shares": "inputs that are one rank's share",
     "keras_patches/variables/division.py: _slot": "how the slot that is made lies",
     "keras_patches/variables/layouts.py: made": "meshes that were made",
