@@ -1,12 +1,22 @@
-"""What `keras.distribution` asks for: ranks as devices, and the strategy that is set, past `clear_session` too."""
+"""What `keras.distribution` asks its backend for, of ranks as devices; it takes the place of Keras's module for that.
+
+It also keeps the strategy that is set, past `clear_session`, too.
+"""
 
 import threading
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend import distribution_lib
 
 from keras_par.comm import world
 from keras_par.job.start_communication import start
+from keras_par.keras_patches.variables.layouts import distribute_tensor as distribute_tensor
+
+
+def __getattr__(name: str) -> Any:
+    """What Keras's module has besides."""
+    return getattr(distribution_lib, name)
 
 
 def list_devices(device_type: str | None = None) -> list[str]:

@@ -31,7 +31,6 @@ class Patch(NamedTuple):
 
 TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 STRATEGIES = "keras.src.distribution.distribution_lib"
-DEVICES = "keras.src.backend.tensorflow.distribution_lib"
 VARIABLE = "keras.src.backend.tensorflow.core:Variable"
 OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer"
 TF_OPTIMIZER = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
@@ -50,12 +49,12 @@ STRATEGY = (
         "to leave data whole outside of steps",
     ),
     Patch(f"{STRATEGIES}:ModelParallel.get_data_layout", "variables.layouts:data_layout", "the same"),
-    Patch(f"{DEVICES}:list_devices", "models.distribution_api:list_devices", "to list one device a rank", True),
-    Patch(f"{DEVICES}:get_device_count", "models.distribution_api:get_device_count", "the same", True),
-    Patch(f"{DEVICES}:initialize", "models.distribution_api:initialize", "to start communication", True),
-    Patch(f"{DEVICES}:num_processes", "models.distribution_api:num_processes", "to tell the ranks", True),
-    Patch(f"{DEVICES}:process_id", "models.distribution_api:process_id", "the same", True),
-    Patch(f"{DEVICES}:distribute_tensor", "variables.layouts:distribute_tensor", "to divide tensors over ranks", True),
+    Patch(
+        f"{STRATEGIES}:distribution_lib",
+        "models.distribution_api",
+        "to count ranks as devices, and to divide tensors",
+        True,
+    ),
 )
 VARIABLES = (
     Patch(

@@ -51,6 +51,7 @@ COMMON = "keras.src.backend.common"
 USES = (
     Use(f"{STRATEGIES}:distribution", "to know the strategy that is active"),
     Use(f"{STRATEGIES}:set_distribution", "to hide it from data adapters"),
+    Use("keras.src.backend:distribution_lib", "to leave to Keras what has nothing to do with ranks"),
     Use(f"{STRATEGIES}:DeviceMesh", "to know meshes"),
     Use(f"{STRATEGIES}:TensorLayout", "to say that data is not divided"),
     Use(f"{COMMON}.global_state:get_global_attribute", "to know which layer is under way"),
