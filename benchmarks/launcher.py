@@ -143,14 +143,14 @@ def python_part():
     from keras_par.base.heartbeat_page import NEVER, Page
     from keras_par.job import rank_heartbeat
 
-    beat = rank_heartbeat.Heartbeat(Page(stop_before=NEVER), None)
-    with beat.call("fit"):
+    heartbeat = rank_heartbeat.Heartbeat(Page(stop_before=NEVER), None)
+    with heartbeat.call("fit"):
         begin = time.perf_counter()
         for _ in range(20000):
-            beat.enter(rank_heartbeat.DATA)
-            beat.enter(rank_heartbeat.CALLBACK)
-            beat.begin_step(1)
-            beat.end_step({})
+            heartbeat.enter(rank_heartbeat.DATA)
+            heartbeat.enter(rank_heartbeat.CALLBACK)
+            heartbeat.begin_step(1)
+            heartbeat.end_step({})
         return (time.perf_counter() - begin) / 20000
 
 
@@ -214,14 +214,14 @@ def show(figures):
         starts.add_row(engine, *numbers, f"{low:.2f}-{high:.2f}", f"{START_GOAL:.2f}")
     found = figures["heartbeat"]
     shares = {name: part / found["step"] for name, part in found["parts"].items()} | {"agent": found["agent"]}
-    beats = Table("heartbeat in an MLP's step", "share of the step", "goal")
+    table = Table("heartbeat in an MLP's step", "share of the step", "goal")
     for name, share in shares.items():
-        beats.add_row(name, f"{share:.3%}", "")
-    beats.add_row("sum", f"{sum(shares.values()):.3%}", f"{HEARTBEAT_GOAL:.1%}")
-    beats.add_row("epochs with it against without", f"{found['ratio'] - 1:+.2%}", "")
-    beats.add_row("epochs without it against themselves", f"{found['again'] - 1:+.2%}", "")
+        table.add_row(name, f"{share:.3%}", "")
+    table.add_row("sum", f"{sum(shares.values()):.3%}", f"{HEARTBEAT_GOAL:.1%}")
+    table.add_row("epochs with it against without", f"{found['ratio'] - 1:+.2%}", "")
+    table.add_row("epochs without it against themselves", f"{found['again'] - 1:+.2%}", "")
     console = Console(width=100)
-    console.print(starts, beats, f"a step takes {1000 * found['step']:.2f} ms")
+    console.print(starts, table, f"a step takes {1000 * found['step']:.2f} ms")
 
 
 if __name__ == "__main__":

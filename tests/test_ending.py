@@ -86,21 +86,21 @@ def test_a_rank_that_ends_before_it_answers_keeps_nobody_waiting(members):
 @pytest.mark.parametrize("positions", [(5, 5, 5), (5, 6, 5), (6, 6, 5)])
 def test_no_rank_comes_past_the_step(positions):
     """Ranks whose steps reduce are at most one apart; each goes on until it must stop, and does so at one step."""
-    beats = [Heartbeat(Page(stop_before=NEVER), None) for _ in positions]
-    for beat, executions in zip(beats, positions, strict=True):
-        beat.page.executions, beat.page.pause = executions, 1
-        beat.page.stop_before = max(positions) + 2
+    heartbeats = [Heartbeat(Page(stop_before=NEVER), None) for _ in positions]
+    for heartbeat, executions in zip(heartbeats, positions, strict=True):
+        heartbeat.page.executions, heartbeat.page.pause = executions, 1
+        heartbeat.page.stop_before = max(positions) + 2
     ends = []
-    for beat in beats:
-        while not beat.must_stop:
-            beat.begin_step(1)
-            beat.end_step({})
-        ends.append(beat.page.executions)
+    for heartbeat in heartbeats:
+        while not heartbeat.must_stop:
+            heartbeat.begin_step(1)
+            heartbeat.end_step({})
+        ends.append(heartbeat.page.executions)
     assert ends == [max(positions) + 1] * 3
 
 
 def test_steps_that_one_rank_does_alone_do_not_count():
-    beat = Heartbeat(Page(stop_before=NEVER), None)
-    beat.page.pause = 1
-    beat.begin_step(1, is_common=False)  # which does not wait either
-    assert beat.page.executions == 0
+    heartbeat = Heartbeat(Page(stop_before=NEVER), None)
+    heartbeat.page.pause = 1
+    heartbeat.begin_step(1, is_common=False)  # which does not wait either
+    assert heartbeat.page.executions == 0

@@ -52,12 +52,12 @@ from pathlib import Path
 from keras_par.job import rank_heartbeat
 from tests.launcher import rank_of_this_process
 
-beat = rank_heartbeat.current()
-with beat.call("fit"):
-    beat.begin_epoch(0, 0)
+heartbeat = rank_heartbeat.current()
+with heartbeat.call("fit"):
+    heartbeat.begin_epoch(0, 0)
     for _ in range(6):
-        beat.begin_step(1)
-        beat.end_step({{}})
+        heartbeat.begin_step(1)
+        heartbeat.end_step({{}})
     if rank_of_this_process() == {culprit}:
         {leave}
     Path(sys.argv[1], f"ready.{{rank_of_this_process()}}").touch()
@@ -104,11 +104,11 @@ from pathlib import Path
 from keras_par.job import rank_heartbeat
 from tests.launcher import rank_of_this_process
 
-beat = rank_heartbeat.current()
-with beat.call("fit"):
-    beat.begin_epoch(0, 0)
-    beat.begin_step(1)
-    beat.end_step({})
+heartbeat = rank_heartbeat.current()
+with heartbeat.call("fit"):
+    heartbeat.begin_epoch(0, 0)
+    heartbeat.begin_step(1)
+    heartbeat.end_step({})
     Path(sys.argv[1], f"ready.{rank_of_this_process()}").touch()
     time.sleep(2)  # in the last callback
 print("went on", flush=True)

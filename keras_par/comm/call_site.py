@@ -15,7 +15,7 @@ _find: Callable[[], Found] | None = None
 _told: contextvars.ContextVar[tuple[str, str] | None] = contextvars.ContextVar("keras_par_place", default=None)
 
 # Code between a layer and a collective, which says nothing about the model.
-BETWEEN = (f"{PACKAGE}{os.sep}", *(f"keras/src/{room}/" for room in ("ops", "backend", "utils")), "/tensorflow/")
+BETWEEN = ("<", f"{PACKAGE}{os.sep}", *(f"keras/src/{room}/" for room in ("ops", "backend", "utils")), "/tensorflow/")
 TRAINER = "keras/src/backend/tensorflow/trainer.py"
 
 
@@ -52,8 +52,6 @@ def source(made_at: str = "") -> str:
     """
     innermost, in_step = "", True
     for path, line in lines():
-        if path.startswith("<"):
-            continue
         if is_of_user(path):
             return line if in_step else made_at or line
         in_step = in_step and not path.endswith(TRAINER)

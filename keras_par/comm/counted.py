@@ -37,9 +37,9 @@ class CountedCommunicator(WrappedCommunicator):
 
     def issue(self, request, tensors):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        sizes = [num_bytes(tensor, request.sent_as) for tensor in tensors]
-        known = [size for size in sizes if size is not None]
-        total = sum(known) if len(known) == len(sizes) else None
+        sent_as = request.sent_as
+        is_known = all(tensor.shape.is_fully_defined() for tensor in tensors)
+        total = sum(each.shape.num_elements() * (sent_as or each.dtype).size for each in tensors) if is_known else None
         shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
         route = self.inner.route(request.kind, tensors, request.op)
         kind = request.kind.removesuffix("_equal")
@@ -48,9 +48,3 @@ class CountedCommunicator(WrappedCommunicator):
 
     def _wrapped(self, group):
         return CountedCommunicator(group, self.calls)
-
-
-def num_bytes(tensor: tf.Tensor, sent_as: tf.DType | None) -> int | None:
-    """Size in bytes of `tensor`, sent in its own dtype or another; None if its shape is not known while tracing."""
-    elements = tensor.shape.num_elements()
-    return None if elements is None else elements * (sent_as or tensor.dtype).size

@@ -3,7 +3,7 @@
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -37,15 +37,7 @@ class StepClock:
         self._stopped = threading.Event()
         self._sampler: threading.Thread | None = None
 
-    def timed(self, name: str, collective: Callable, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What a collective makes of tensors, which is under way from when they are there until its results are."""
-        if tf.executing_eagerly():
-            with rank_heartbeat.current().collective(name):
-                return collective(tensors)
-        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        return self._noted(name, -1, collective(self._noted(name, 1, tensors)))
-
-    def _noted(self, name: str, by: int, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    def change(self, name: str, by: int, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """`tensors` in the graph being traced, behind which `by` more collectives of this name are under way."""
         heartbeat = rank_heartbeat.current()
         if heartbeat.is_watched:
@@ -67,14 +59,14 @@ class StepClock:
                 return step(data)
             heartbeat.is_marked = False
             leaves = tf.nest.flatten(data)
-            places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, tf.Tensor)]
-            for place, tensor in zip(places, self.marked([leaves[place] for place in places], BEGUN), strict=True):
-                leaves[place] = tensor
+            tensors = iter(self.marked([leaf for leaf in leaves if isinstance(leaf, tf.Tensor)], BEGUN))
+            leaves = [next(tensors) if isinstance(leaf, tf.Tensor) else leaf for leaf in leaves]
             graph = tf.compat.v1.get_default_graph()
             num_before = len(graph.get_operations())
             results = step(tf.nest.pack_sequence_as(data, leaves))
-            # Results are there long before the weights are updated.
-            behind([each for each in graph.get_operations()[num_before:] if is_stateful(each)], lambda: self._add(DONE))
+            # Results are there long before the weights are updated, which stateful operations do.
+            made = graph.get_operations()[num_before:]
+            behind([each for each in made if each.op_def and each.op_def.is_stateful], lambda: self._add(DONE))
             return results
 
         return replacement
@@ -145,7 +137,12 @@ class TimedCommunicator(WrappedCommunicator):
     """The job's communicator: passes every collective to `inner`, while the clock knows that this rank is in it."""
 
     def issue(self, request, tensors):
-        return clock.timed(request.name, functools.partial(self.inner.issue, request), tensors)
+        name = request.name
+        if tf.executing_eagerly():
+            with rank_heartbeat.current().collective(name):
+                return self.inner.issue(request, tensors)
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        return clock.change(name, -1, self.inner.issue(request, clock.change(name, 1, tensors)))
 
     def all_gather_object(self, value, name):
         with rank_heartbeat.current().collective(name):  # which its messages are not called
@@ -171,8 +168,3 @@ def noted(tensors: list[tf.Tensor], make: Callable[[], tf.Operation]) -> list[tf
     """`tensors`, the first of which waits for what `make` makes: else a busy thread would come to it much later."""
     with tf.control_dependencies([behind(tensors, make)]):
         return [tf.identity(tensor) for tensor in tensors[:1]] + tensors[1:]
-
-
-def is_stateful(operation: tf.Operation) -> bool:
-    """True for what changes a variable, and whatever else a step must not end without."""
-    return operation.op_def is not None and operation.op_def.is_stateful

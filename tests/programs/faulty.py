@@ -19,7 +19,7 @@ from keras_par.job import rank_heartbeat
 from tests.launcher import rank_of_this_process
 
 folder, culprit, at_step, fault, threads, size = sys.argv[1:]
-rank, beat = rank_of_this_process(), rank_heartbeat.current()
+rank, heartbeat = rank_of_this_process(), rank_heartbeat.current()
 if threads == "threads":
     threading.Thread(target=time.sleep, args=(1000,), name="uploader").start()
 
@@ -27,7 +27,7 @@ if threads == "threads":
 def meet(step: int) -> None:
     """Waits until both ranks have come to a step, or the other one has failed."""
     Path(folder, f"{rank}.{step}").touch()
-    with beat.collective("kp.sum"):
+    with heartbeat.collective("kp.sum"):
         while not Path(folder, f"{1 - rank}.{step}").exists():
             if Path(folder, "failed").exists():
                 fail("RuntimeError: another rank failed", is_consequence=True)
@@ -35,7 +35,7 @@ def meet(step: int) -> None:
 
 
 def fail(message: str, is_consequence: bool = False) -> None:
-    beat.tell("failure", message=message, is_consequence=is_consequence, on_all_ranks=False)
+    heartbeat.tell("failure", message=message, is_consequence=is_consequence, on_all_ranks=False)
     raise RuntimeError(message)
 
 
@@ -64,11 +64,11 @@ def have(fault: str) -> None:
     time.sleep(1000)  # a hang
 
 
-with beat.call("fit"):
+with heartbeat.call("fit"):
     for step in range(3):
-        beat.begin_step(1)
+        heartbeat.begin_step(1)
         if rank == int(culprit) and step == int(at_step):
             have(fault)
         meet(step)
-        beat.end_step({})
+        heartbeat.end_step({})
 os._exit(0) if threads == "threads" else None

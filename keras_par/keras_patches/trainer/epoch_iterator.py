@@ -155,12 +155,12 @@ class ShardedEpochIterator(TFEpochIterator):
 
         That costs one all-reduce of a scalar for each `steps_per_execution` steps.
         """
-        beat = rank_heartbeat.current()
-        beat.enter(rank_heartbeat.DATA)
+        heartbeat = rank_heartbeat.current()
+        heartbeat.enter(rank_heartbeat.DATA)
         try:
             return super().__next__() if self._end == "same" else self._next_together()
         finally:
-            beat.enter(rank_heartbeat.CALLBACK)
+            heartbeat.enter(rank_heartbeat.CALLBACK)
 
     def _next_together(self):
         begin_step, end_step, iterator = next(self._epoch_iterator)
