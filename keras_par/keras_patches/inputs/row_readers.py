@@ -27,7 +27,12 @@ class RowReader:
     A subclass sets `shape`, rows first, and `dtype`, and defines `read`. Training on it is training on the array of all
     its rows: `fit` shuffles numbers of rows, and each rank reads only its own rows of a batch, besides the first and
     the last one, by which the ranks see at the beginning that all have the same. `validation_split`, `class_weight`,
-    and Keras without keras-par read all rows. Costs no collective.
+    and Keras without keras-par read all rows.
+
+    Raises:
+        NotImplementedError: a subclass does not define `read`.
+
+    Costs no collective.
     """
 
     shape: tuple[int, ...]
