@@ -184,6 +184,13 @@ def test_nothing_is_replaced_twice():
     assert [a for a, b in itertools.permutations(targets, 2) if fnmatch.fnmatch(a, b)] == []
 
 
+def test_what_is_replaced_stays_few():
+    """Each name has to be looked after with each version of Keras and TensorFlow."""
+    there = [each.target for each in PATCHES if has(each.since, each.until)]
+    private = {name for name in (*there, *(each.target for each in USES)) if name.startswith("tensorflow.python.")}
+    assert len(there) <= 100 and len(private) <= 12
+
+
 def test_the_page_of_replacements_is_that_of_the_table():
     assert (REPOSITORY / "docs/keras_patches.md").read_text() == page(), "run python -m keras_par.keras_patches.page"
 

@@ -70,18 +70,18 @@ def saves_once(original):
     """
     original = model_files.saved_together(original)
 
-    def replacement(self, *args, **kwargs):
+    def replacement(model, *args, **kwargs):
         run = runs.current()
         callback = run and acting()
-        if run is None or callback is None or model_files.divided(self):
-            return original(self, *args, **kwargs)
+        if run is None or callback is None or model_files.divided(model):
+            return original(model, *args, **kwargs)
         alike = (
             type(callback) in writing_rank.STOCK
-            and run.model is self
+            and run.model is model
             and writing_rank.is_everywhere(callback, run.heard)
         )
-        with model_files.whole_accumulators(self, run.binding.data) if alike else contextlib.nullcontext():
-            return None if is_written_elsewhere(callback) else original(self, *args, **kwargs)
+        with model_files.whole_accumulators(model, run.binding.data) if alike else contextlib.nullcontext():
+            return None if is_written_elsewhere(callback) else original(model, *args, **kwargs)
 
     return replacement
 

@@ -40,8 +40,7 @@ def divided(model: keras.Model) -> list[ShardedVariable]:
 
 def saved_together(original):
     """Lets rank 0 write the ordinary file of a model that is divided, for which all ranks must call it."""
-    is_method = original.__qualname__.startswith("Model.")
-    what = original.__qualname__ if is_method else f"keras.saving.{original.__name__}"
+    what = f"Model.{original.__name__.removesuffix('_model')}"
     is_export = what == "Model.export"
     if is_export:
         original = making_folders(original)

@@ -36,6 +36,7 @@ OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer"
 TF_OPTIMIZER = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
 SCALED = "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer"
 MODEL = "keras.src.models.model:Model"
+SAVING = "keras.src.saving.saving_api"
 TF_VARIABLE = "tensorflow.python.ops.resource_variable_ops:ResourceVariable"
 ARCHIVE = "keras.src.export.saved_model_export_archive:SavedModelExportArchive"
 
@@ -241,10 +242,6 @@ FILES = (
         "to ask on one rank",
     ),
     Patch(f"{MODEL}.export", "files.model_files:saved_together", "to save a divided model by all ranks"),
-    *(
-        Patch(f"keras.src.saving.saving_api:{name}", "files.model_files:saved_together", "the same", everywhere=True)
-        for name in ("save_model", "save_weights")
-    ),
     Patch("keras.src.saving.saving_lib:save_model", "files.atomic_save:written_beside", "to have whole files"),
     Patch("keras.src.saving.saving_lib:save_weights_only", "files.atomic_save:written_beside", "the same"),
     Patch(
@@ -283,9 +280,12 @@ CALLBACKS = (
         for name in ("_train_writer", "_val_writer")
     ),
     Patch(
-        f"{MODEL}.save", "callbacks.keras_callbacks:saves_once", "to save a divided model by all ranks, others on one"
+        f"{SAVING}:save_model",
+        "callbacks.keras_callbacks:saves_once",
+        "to save a divided model by all ranks, others on one",
+        everywhere=True,
     ),
-    Patch(f"{MODEL}.save_weights", "callbacks.keras_callbacks:saves_once", "the same"),
+    Patch(f"{SAVING}:save_weights", "callbacks.keras_callbacks:saves_once", "the same", everywhere=True),
     Patch(f"{MODEL}.summary", "models.summary:summary", "to print on one rank"),
 )
 PATCHES = (
