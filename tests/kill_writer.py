@@ -1,8 +1,9 @@
 """A program that writes checkpoints without end in a child process and kills it at random moments.
 
-    python -m tests.kill_writer FOLDER NUM_KILLS SEED
+    python -m tests.kill_writer FOLDER NUM_HITS SEED
 
-After each kill the newest checkpoint must be whole, not older than the last that was completed, and of one piece.
+It goes on until so many kills were in the middle of a write, which on a fast disk are few of all. After each kill the
+newest checkpoint must be whole, not older than the last that was completed, and of one piece.
 """
 
 import json
@@ -70,11 +71,13 @@ def write_by_threads(folder: Path, serial: int, pipe: int) -> None:
 
 
 def main() -> None:
-    folder, num_kills = Path(sys.argv[1]), int(sys.argv[2])
+    folder, num_hits = Path(sys.argv[1]), int(sys.argv[2])
     warnings.simplefilter("error")  # a checkpoint that cannot be read would warn
     moments = random.Random(int(sys.argv[3]))
-    serial, in_the_middle = 0, 0
-    for _ in range(num_kills):
+    serial = num_kills = in_the_middle = 0
+    while in_the_middle < num_hits:
+        num_kills += 1
+        assert num_kills <= 50 * num_hits, "no kill is in the middle of a write"
         receiver, sender = os.pipe()
         child = os.fork()
         if child == 0:
