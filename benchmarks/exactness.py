@@ -22,7 +22,7 @@ from benchmarks.jobs import alternate, figures_of, mpirun, part, threads
 from benchmarks.overhead import ROWS_PER_RANK, random_rows
 
 GOAL, GOAL_OF_FIRST = 0.5, 5  # percent of a step, and of the first one
-SEAM = "keras_par.keras_patches"
+PATCHES = "keras_par.keras_patches"
 
 
 def main():
@@ -73,17 +73,17 @@ def worker(args: argparse.Namespace) -> None:
         "random numbers, even batches": (drawing(True), False),
         "random numbers, unknown sizes": (drawing(False), False),
         "weights compared, twice an epoch": (
-            looking(f"{SEAM}.coordination.fit_call.require_same_weights", nothing),
+            looking(f"{PATCHES}.coordination.fit_call.require_same_weights", nothing),
             False,
         ),
         "a metric of one's own noted": (noting, False),
-        "losses looked at, once": (looking(f"{SEAM}.trainer.scalar_probe.probe_first_batch", unlooked), True),
+        "losses looked at, once": (looking(f"{PATCHES}.trainer.scalar_probe.probe_first_batch", unlooked), True),
         "an own step's losses looked at, once": (
-            looking(f"{SEAM}.trainer.scalar_probe.probe_first_batch", unlooked, own="step"),
+            looking(f"{PATCHES}.trainer.scalar_probe.probe_first_batch", unlooked, own="step"),
             True,
         ),
         "an own layer's outputs looked at, once": (
-            looking(f"{SEAM}.trainer.scalar_probe.probe_first_batch", unlooked, own="layer"),
+            looking(f"{PATCHES}.trainer.scalar_probe.probe_first_batch", unlooked, own="layer"),
             True,
         ),
     }
@@ -103,7 +103,7 @@ def drawing(even: bool) -> Callable:
         patch = (
             contextlib.nullcontext
             if is_with
-            else lambda: mock.patch(f"{SEAM}.trainer.step_program.batch_rows", nothing)
+            else lambda: mock.patch(f"{PATCHES}.trainer.step_program.batch_rows", nothing)
         )
         return timed(lambda: network(dropout=0.2), batches(steps, even), patch)
 
@@ -112,7 +112,7 @@ def drawing(even: bool) -> Callable:
 
 def noting(steps: int, is_with: bool) -> Callable[[], float]:
     """Makes fits with a metric of the user's own, whose arguments each step keeps on rank 0, or does not."""
-    note = f"{SEAM}.coordination.metric_probe.MetricProbe.note"
+    note = f"{PATCHES}.coordination.metric_probe.MetricProbe.note"
     patch = contextlib.nullcontext if is_with else lambda: mock.patch(note, nothing)
     return timed(lambda: network(metrics=[spread]), batches(steps, True), patch)
 
