@@ -70,7 +70,7 @@ def imports(path: Path) -> set[str]:
 
 
 def room(path: Path) -> str:
-    """The folder that a module is in, "keras_patches.step" of one within the seam."""
+    """The folder that a module is in, "keras_patches.step" of one within that room."""
     return room_of(name_of(path))
 
 
@@ -125,7 +125,7 @@ def test_no_room_imports_the_package_itself():
             assert "keras_par" not in {module_of(name, names) for name in imports(path)}, path
 
 
-def test_private_parts_of_keras_stay_in_the_seam():
+def test_private_parts_of_keras_stay_in_keras_patches():
     outside = [path for path in MODULES if room(path).partition(".")[0] != "keras_patches"]
     pairs = [(path, name) for path in outside for name in imports(path)]
     assert not [f"{path} imports {name}" for path, name in pairs if name.startswith("keras.src")]

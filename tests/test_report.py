@@ -371,6 +371,15 @@ def test_a_very_long_run_is_thinned_but_ends_where_it_ended(tmp_path):
     assert [curve[0].steps, curve[-1].steps] == [0, 59_999]
 
 
+def test_memory_that_only_lines_that_are_left_out_tell_of_has_no_chart(tmp_path):
+    run_folders.describe(tmp_path, 1)
+    lines = [run_folders.sample(s, s, (s, s, s, s, s), rss=5000 * (s == 3)) for s in range(1200)]
+    run_folders.write_lines(tmp_path / "rank.0" / "progress.jsonl", lines)
+    assert run_folder.read(tmp_path).progress[0].peak_rss == 5000
+    assert report(str(tmp_path)) == 0
+    assert 'id="memory"' not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -105,7 +105,8 @@ class StepClock:
             self._given_up = self._counters.numpy()
 
     def watch(self) -> None:
-        """Starts to look into steps, ten times a second."""
+        """Starts to look into steps, ten times a second; what was under way in those before is forgotten."""
+        self.give_up()
         self._stopped.clear()
         self._sampler = threading.Thread(target=self._sample, name="kp-heartbeat", daemon=True)
         self._sampler.start()

@@ -5,7 +5,6 @@ horovodrun would write all variables into command lines, which every user of a h
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import shlex
@@ -13,11 +12,11 @@ import socket
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_par.agent.starter import agents, run_together
+from keras_par.agent.starter import run_together
 from keras_par.agent.wire import VARIABLE
 from keras_par.base.addresses import own_addresses
 from keras_par.base.rendezvous import RendezvousServer
@@ -50,27 +49,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         "port": server.port,
         "command": arguments.command,
     }
-    given = {host: {**about, "slots": places} for host, places in by_host.items()}
-    starts = (by_ssh(host, given[host], ssh) if host in others else agents(given[host]) for host in given)
-    return run_together(itertools.chain.from_iterable(starts))
+    return run_together(starts(about, by_host, others, ssh))
 
 
-def by_ssh(host: str, about: Mapping[str, Any], ssh: Ssh) -> Iterator[tuple[str, subprocess.Popen]]:
-    """Has another host start its agents.
+def starts(
+    about: Mapping[str, Any], by_host: Mapping[str, Sequence[Any]], others: Collection[str], ssh: Ssh
+) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Starts what starts the agents of each host, on `others` by ssh.
+
+    It is a process on this host, too: when another host's has ended, agents here are the launcher's to end, which then
+    knows why.
 
     Args:
-        host: its name.
-        about: what it is given.
-        ssh: how to get there.
+        about: what all are given.
+        by_host: the slots of each host.
+        others: the hosts that are not this one.
+        ssh: how to get to them.
     """
     path = os.environ.get("PYTHONPATH")
+    start = [sys.executable, "-P", "-m", "keras_par.agent.starter"]
     named = ["env", f"PYTHONPATH={path}"] if path else []
-    start = shlex.join(["exec", *named, sys.executable, "-P", "-m", "keras_par.agent.starter"])
-    with os.fdopen(os.memfd_create("kp-start"), "w+b") as given:
-        given.write(json.dumps(about).encode())
-        given.seek(0)
-        command = [*ssh.command, *ALIVE, host, start]
-        yield f"the start on host {host}", subprocess.Popen(command, stdin=given)
+    for host, places in by_host.items():
+        command = [*ssh.command, *ALIVE, host, shlex.join(["exec", *named, *start])] if host in others else start
+        with os.fdopen(os.memfd_create("kp-start"), "w+b") as given:
+            given.write(json.dumps({**about, "slots": places}).encode())
+            given.seek(0)
+            process = subprocess.Popen(command, stdin=given)
+        yield f"the start on host {host}", process
 
 
 def ways_to(others: Iterable[str]) -> Iterable[str]:

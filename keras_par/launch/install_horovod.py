@@ -25,6 +25,7 @@ from keras_par.doctor.installed import load
 from keras_par.launch.build_environment import InstallError, add_cuda, add_headers, build_environment, find_cuda, place
 
 ENGINES = ("mpi", "gloo")
+VERIFY_SECONDS = 900.0  # after which loading what was built counts as failed, also from a slow shared disk
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ def installed_from() -> Path | None:
 
 def verify(console: Console, key: BuildKey) -> None:
     """Imports Horovod in a fresh process and checks that it has the engines it was built for."""
-    loaded = load(find("mpirun"))
+    loaded = load(find("mpirun"), VERIFY_SECONDS)
     if loaded.error:
         raise InstallError(f"Horovod was built but does not import: {loaded.error} Run again with '--rebuild'.")
     has_mpi, has_gloo, has_nccl = (loaded.engines[name] for name in ("mpi", "gloo", "nccl"))

@@ -234,10 +234,14 @@ def worlds_of(
 
 def fork() -> int:
     """Goes on in a child. This process ends when that writes to the pipe that it is returned, or ends."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # a stream that is closed, whose place no pipe is to have
+        pass
+    os.close(number)
     heard, told = os.pipe()
     if os.fork():
         os.close(told)
         sys.exit(0 if os.read(heard, 1) else USAGE_STATUS)
+    os.close(heard)  # so that the child fails to write, and starts nothing, if this process is gone
     return told
 
 
@@ -254,6 +258,8 @@ def leave_terminal(folder: RunFolder, told: int) -> None:
     with log.open("wb") as file, open(os.devnull) as nothing:
         for number, stream in enumerate((nothing, file, file)):
             os.dup2(stream.fileno(), number)
+    # Those that were closed.
+    sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
     os.write(told, b"1")
     os.close(told)
 

@@ -296,7 +296,8 @@ class Supervisor:
         while not self._is_pressed() and time.monotonic() < deadline:
             for _ in self._switchboard.hear(LOOK_SECONDS):
                 pass
-            if self._engine.poll() is not None and not any(each.is_there for each in self._members.of_rank.values()):
+            left = (each for each in self._members.of_rank.values() if each.is_there and not each.channel.is_held)
+            if self._engine.poll() is not None and not any(left):
                 return
 
     def _describe(self) -> None:

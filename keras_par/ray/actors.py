@@ -8,7 +8,6 @@ from typing import Any
 from keras_par.agent.wire import VARIABLE
 from keras_par.cluster.hosts import Place
 from keras_par.launch.engines import Plan, Started
-from keras_par.ray.worker import Worker
 
 STATUS = 1  # of actors of which one has died
 
@@ -54,6 +53,8 @@ class Actors(Started):
 
     def __init__(self, plan: RayPlan, invitation: str):
         import ray
+
+        from keras_par.ray.worker import Worker  # here, since Python warns of a program that its package has imported
 
         super().__init__("Ray")
         self._plan = plan

@@ -1,6 +1,7 @@
 """Arrays as an input, cut by their row numbers, so that a rank copies or reads its own rows only, in Keras's order."""
 
 import contextlib
+import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -117,8 +118,11 @@ def look_up_of(leaf: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
         return lambda rows: tf.gather(tensor, rows)
     dtype = tensor.dtype.as_numpy_dtype
 
+    one_at_a_time = vars(reader).setdefault("_keras_par_lock", threading.Lock())
+
     def read(numbers):
-        found = np.asarray(reader.read(numbers), dtype)
+        with one_at_a_time:  # several datasets may read ahead of it, each in a thread of its own
+            found = np.asarray(reader.read(numbers), dtype)
         if found.shape != (len(numbers), *reader.shape[1:]):
             raise ValueError(
                 f"keras-par: {type(reader).__name__}.read gives rows of shape {found.shape} for {len(numbers)} numbers "

@@ -63,7 +63,7 @@ def dropout(original):
         x, sizes = tf.convert_to_tensor(given["x"]), given["noise_shape"]
         if sizes is None:
             sizes = tf.shape(x)
-        elif isinstance(sizes, (list, tuple)):
+        elif isinstance(sizes, (list, tuple, tf.TensorShape)):
             sizes = [tf.shape(x)[dim] if size is None else size for dim, size in enumerate(sizes)]
 
         def mask(shape, dtype):

@@ -30,10 +30,11 @@ def apply(patch: Patch) -> None:
 
 
 def replace_imported(name: str, before: Any, now: Any) -> None:
-    """Replaces what modules have imported under its name."""
+    """Replaces what modules have imported under its name, or the one that it was defined by."""
     for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is before:
-            replace(module, name, now)
+        for known in {name, getattr(before, "__name__", name)}:
+            if getattr(module, "__dict__", {}).get(known) is before:
+                replace(module, known, now)
 
 
 def replace(owner: Any, name: str, value: Any) -> None:

@@ -168,16 +168,16 @@ NUMBERS = (
         for name in ("shape", "zeros", "ones", "fill", "zeros_like", "ones_like")
     ),
     *(
-        Patch(f"tensorflow:random.{name}", "rows.random_rows:drawn", "to draw a rank's rows")
+        Patch(f"tensorflow:random.{name}", "rows.random_rows:drawn", "to draw a rank's rows", everywhere=True)
         for name in (
             *(f"stateless_{kind}" for kind in ("normal", "uniform", "truncated_normal", "gamma", "binomial")),
             *("stateless_poisson", "stateless_categorical", "normal", "uniform", "truncated_normal", "gamma"),
             *("poisson", "categorical", "shuffle", "Generator.normal", "Generator.uniform"),
-            *("Generator.truncated_normal",),
+            *("Generator.truncated_normal", "Generator.uniform_full_int"),
         )
     ),
     *(
-        Patch(f"tensorflow:nn.{name}", "rows.random_rows:dropout", "to draw a rank's rows of masks")
+        Patch(f"tensorflow:nn.{name}", "rows.random_rows:dropout", "to draw a rank's rows of masks", everywhere=True)
         for name in ("dropout", "experimental.stateless_dropout")
     ),
     Patch(
@@ -275,10 +275,7 @@ CALLBACKS = (
         "keras.src.utils.io_utils:print_msg", "callbacks.keras_callbacks:printed_once", "the same; of a file, its path"
     ),
     Patch("keras.src.utils.file_utils:File", "callbacks.keras_callbacks:into_nothing", "the same"),
-    *(
-        Patch(f"keras.src.callbacks.tensorboard:TensorBoard.{name}", "callbacks.keras_callbacks:no_writer", "the same")
-        for name in ("_train_writer", "_val_writer")
-    ),
+    Patch("tensorflow:summary.create_file_writer", "callbacks.keras_callbacks:no_writer", "the same", everywhere=True),
     Patch(
         f"{SAVING}:save_model",
         "callbacks.keras_callbacks:saves_once",

@@ -226,8 +226,10 @@ def made_up(spec: Any) -> Any:
     def drawn(leaf: Any) -> tf.Tensor | None:
         if leaf is None or isinstance(leaf, NONE):
             return None
+        if not isinstance(leaf, tf.TensorSpec):
+            raise TypeError
         sizes: list = list(leaf.shape)
-        if isinstance(leaf, tf.TensorSpec) and is_like(leaf, first):
+        if is_like(leaf, first):
             sizes[0] = FEW
         numbers = random.normal(size=sizes) if leaf.dtype.is_floating else random.integers(0, 2, sizes)
         return tf.constant(numbers, leaf.dtype)
