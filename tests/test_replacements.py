@@ -28,3 +28,20 @@ def test_plain_keras_is_back_after_uninstalling():
 
 def test_what_is_replaced_besides_the_table_is_found():
     assert any(name.endswith("Dense.call") for name in replaced("besides")["left"])
+
+
+def test_draws_are_replaced_by_whatever_name_a_script_calls_them():
+    program = (
+        "import tensorflow as tf, tensorflow.compat.v2 as other\n"
+        "from tensorflow.random import normal\n"
+        "import keras_par as kp\n"
+        "kp.init()\n"
+        "names = [normal, other.random.normal, other.nn.dropout, tf.compat.v1.random_normal]\n"
+        "names += [tf.random.Generator.uniform_full_int, tf.random.Generator.normal]\n"
+        "print([hasattr(each, '_keras_par') for each in names], hasattr(tf.random.set_seed, '_keras_par'))"
+    )
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(
+        command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert result.stdout.splitlines()[-1] == f"{[True] * 6} False", result.stderr[-3000:]
