@@ -95,8 +95,12 @@ branches: setup
 	KERAS_PAR_TEST_DURATIONS=$(DURATIONS) $(MAKE) --keep-going test test-long BUDGET=10000
 	python -m tests.branches $(BRANCHES) $(DURATIONS)
 
+# Exactness, inputs, checkpoints, ZeRO and meshes, with ranks that TensorFlow connects.
+ON_ANY_ENGINE := $(addprefix tests/test_, one_process.py exactness.py communicators.py inputs.py zero.py model_parallel.py \
+	sharded_checkpoint.py resume.py small_batches.py steps.py metrics.py random.py reduce_by.py)
 test-all: check browser
 	$(PYTEST) -m "not cluster and not gpu"
+	KERAS_PAR_TEST_RANKS=tensorflow $(PYTEST) -m "not slow and not cluster and not gpu" $(ON_ANY_ENGINE)
 	$(MAKE) test-cluster CLUSTER_TESTS=cluster
 	$(MAKE) test-keras KERAS=3.14.0
 	$(MAKE) test-keras KERAS=nightly

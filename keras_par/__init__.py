@@ -1,6 +1,7 @@
 """Distribution strategies for Keras 3 on TensorFlow; importing this package loads neither TensorFlow nor Horovod."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from keras_par.base.version import VERSION
@@ -71,3 +72,7 @@ def __getattr__(name: str):
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if "tensorflow" in sys.modules:  # else nothing is made yet that its collectives would lose
+    importlib.import_module("keras_par.job.start_communication").prepare()

@@ -51,7 +51,7 @@ def of_itself(communicator) -> Iterator[str]:
     if communicator.routed_by("auto").size != size or communicator.routed_by("horovod").size != size:
         yield "another size through another way"
     for kind in COLLECTIVES:
-        if communicator.route(kind, [tf.zeros([2])]) not in ("horovod", "shared_memory", "two_levels", None):
+        if communicator.route(kind, [tf.zeros([2])]) not in ("engine", "shared_memory", "two_levels", None):
             yield f"an unknown route for {kind}"
 
 

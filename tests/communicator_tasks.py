@@ -20,14 +20,14 @@ def halves(size: int) -> list[list[int]]:
 
 def two_levels(current) -> TwoLevelCommunicator:
     """As if the two halves of the ranks were on hosts of their own."""
-    horovod = current.routed_by("horovod")
-    across = horovod.group([list(pair) for pair in zip(*halves(current.size), strict=True)])
-    return TwoLevelCommunicator(horovod, current.group(halves(current.size)), across)
+    engine = current.routed_by("engine")
+    across = engine.group([list(pair) for pair in zip(*halves(current.size), strict=True)])
+    return TwoLevelCommunicator(engine, current.group(halves(current.size)), across)
 
 
 KINDS = {
     "active": lambda current: current,
-    "horovod": lambda current: current.routed_by("horovod"),
+    "engine": lambda current: current.routed_by("engine"),
     "counted": CountedCommunicator,
     "measured": lambda current: current,
     "counted and measured": CountedCommunicator,

@@ -24,7 +24,13 @@ _distances: list[tuple[float, str]] = []
 @pytest.fixture(scope="session")
 def ranks():
     """A function that returns the pool of a world size, started when it is first asked for."""
-    return lambda size: pool("ranks", size)
+    return lambda size: pool(os.environ.get("KERAS_PAR_TEST_RANKS", "ranks"), size)
+
+
+@pytest.fixture(scope="session")
+def ranks_of_tensorflow():
+    """As `ranks`, connected by TensorFlow."""
+    return lambda size: pool("tensorflow", size)
 
 
 @pytest.fixture(scope="session")

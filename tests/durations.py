@@ -16,7 +16,7 @@ from rich.table import Table
 
 DURATIONS = "KERAS_PAR_TEST_DURATIONS"  # the variable that names the file of a run
 JOBS = ("tests.launcher", "tests.jobs", "tests.worlds", "tests.hosts", "tests.browser")
-POOLS = {"ranks", "plain"}  # fixtures
+POOLS = {"ranks", "ranks_of_tensorflow", "plain"}  # fixtures
 KINDS = ("pure", "pools of ranks", "started jobs", "hosts")
 PHASES = ("setup", "call", "teardown")
 

@@ -5,6 +5,7 @@ STATE = {
     "comm/world.py: _active, _no_return": "the job's communicator, and why this process cannot have one again",
     "comm/custom_loop.py: _normalized, _said": "what loops by hand do otherwise, and what was said of it",
     "comm/shared_memory.py: _order": "what collectives in memory wait for, one after another",
+    "comm/tensorflow_server.py: _reserved": "the port of TensorFlow's server of this process",
     "comm/call_site.py: _find, _told": "which layer asks for a collective",
     "job/failures.py: _board": "where ranks tell why they fail",
     "job/rank_heartbeat.py: _heartbeat": "the page that the launcher reads",

@@ -9,8 +9,8 @@ pytestmark = pytest.mark.grappler  # which merges, moves and leaves out operatio
 SIZES = {"alone": 1, "planned": 4, "group of one": 1}
 CASES = [
     *((1, kind) for kind in ("active", "alone", "planned")),
-    *((2, kind) for kind in ("active", "horovod", "counted", "measured", "counted and measured", "group of all")),
-    *((3, kind) for kind in ("active", "horovod", "group of one")),
+    *((2, kind) for kind in ("active", "engine", "counted", "measured", "counted and measured", "group of all")),
+    *((3, kind) for kind in ("active", "engine", "group of one")),
 ]
 
 
@@ -19,10 +19,10 @@ def test_the_contract_is_kept(kind, size, ranks):
     results = ranks(size).run(tasks.look, kind=kind)
     assert [result["size"] for result in results] == [SIZES.get(kind, size)] * size
     assert [result["breaches"] for result in results] == [[]] * size
-    if SIZES.get(kind, size) > 1 and (kind == "horovod" or size == 3):  # one of the three wants no shared memory
-        assert results[0]["routes"] == ["horovod"]
+    if SIZES.get(kind, size) > 1 and (kind == "engine" or size == 3):  # one of the three wants no shared memory
+        assert results[0]["routes"] == ["engine"]
     elif kind == "active" and size > 1:
-        assert results[0]["routes"] == ["horovod", "shared_memory"]
+        assert results[0]["routes"] == ["engine", "shared_memory"]
 
 
 @pytest.mark.parametrize("kind", ["active", "two levels", "group of half", "measured group of half"])
@@ -31,7 +31,7 @@ def test_the_contract_is_kept_in_groups_of_ranks(kind, ranks):
     assert [result["size"] for result in results] == [2 if "group" in kind else 4] * 4
     assert [result["breaches"] for result in results] == [[]] * 4
     in_graphs = "two_levels" if kind == "two levels" else "shared_memory"
-    assert [result["routes"] for result in results] == [["horovod", in_graphs]] * 4
+    assert [result["routes"] for result in results] == [["engine", in_graphs]] * 4
 
 
 @pytest.mark.parametrize("launcher", [pytest.param("horovodrun --gloo", marks=pytest.mark.slow), "keras-par run"])

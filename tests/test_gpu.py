@@ -87,7 +87,7 @@ def test_ranks_see_the_gpu_and_sum_over_the_host(pools, figure):
         seen = pools(size).run(tasks.sees)
         assert [each["size"] for each in seen] == [size] * size
         figure(f"{size} ranks on {seen[0]['gpu']}; sums by {seen[0]['reduces_by']} ({seen[0]['why']})")
-        assert seen[0]["reduces_by"] == ("horovod" if seen[0]["why"] else "shared_memory")
+        assert seen[0]["reduces_by"] == ("engine" if seen[0]["why"] else "shared_memory")
 
 
 @pytest.mark.parametrize(

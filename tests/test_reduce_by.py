@@ -9,7 +9,7 @@ from tests.jobs import start, write_script
 from tests.ranks.pool import Failure, together
 
 WAYS = ["auto", "horovod", "shared_memory", "horovod"]
-ROUTES = ["shared_memory", "horovod", "shared_memory", "horovod"]
+ROUTES = ["shared_memory", "engine", "shared_memory", "engine"]
 
 
 def test_both_ways_train_side_by_side_as_one_process(ranks, plain):
@@ -39,7 +39,7 @@ def test_describe_says_the_way(ranks):
 def test_a_mesh_over_all_ranks_sums_the_way_that_is_chosen(mesh, ranks):
     for result in ranks(2).run(tasks.train, ways=["shared_memory", "horovod"], epochs=2, mesh=mesh):
         shared, horovod = result["routes"]
-        assert len(shared) == len(horovod) and set(horovod) == {"horovod"}
+        assert len(shared) == len(horovod) and set(horovod) == {"engine"}
         assert "shared_memory" in shared
         for one, other in zip(*result["weights"], strict=True):
             np.testing.assert_array_equal(one, other)  # two numbers add up alike, whoever adds them
@@ -50,7 +50,7 @@ def test_groups_of_a_mesh_go_the_way_that_is_chosen(ranks):
     for result in ranks(4).run(tasks.train, ways=["shared_memory", "horovod"], epochs=2, mesh=(2, 2)):
         assert result["size"] == 4
         shared, horovod = result["routes"]
-        assert set(shared) == {"shared_memory"} and set(horovod) == {"horovod"} and len(shared) == len(horovod) > 4
+        assert set(shared) == {"shared_memory"} and set(horovod) == {"engine"} and len(shared) == len(horovod) > 4
         assert "Sums over all ranks go through the shared memory of this host (reduce_by='shared_memory')." in (
             " ".join(result["texts"][0].split())
         )

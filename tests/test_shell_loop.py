@@ -37,6 +37,7 @@ def test_training():
     print("\\n".join(f"rank {kp.rank()} loss {loss:.9g}." for loss in history.history["loss"]), flush=True)
 """
 
+OF_TENSORFLOW = {"KERAS_PAR_ENGINE": "tensorflow"}
 LOOP = """
 for i in 0 1; do
     mkdir device_$i
@@ -141,16 +142,16 @@ def test_ranks_of_a_host_take_one_gpu_each_unless_there_was_a_tensor_before(tmp_
 
 
 @pytest.mark.parametrize(
-    ("gpus", "has_nccl", "said"),
+    ("gpus", "missing", "said"),
     [
-        ([("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")], True, None),
-        ([("a", "0"), ("a", "1")], False, "Horovod was built without NCCL"),
-        ([("a", "0"), ("a", None)], True, "not every rank has a GPU"),
-        ([("a", "0"), ("b", "0"), ("b", "0")], True, "ranks 1 and 2 share GPU 0"),
+        ([("a", "0"), ("a", "1"), ("b", "0"), ("b", "1")], None, None),
+        ([("a", "0"), ("a", "1")], "Horovod was built without NCCL", "Horovod was built without NCCL"),
+        ([("a", "0"), ("a", None)], None, "not every rank has a GPU"),
+        ([("a", "0"), ("b", "0"), ("b", "0")], None, "ranks 1 and 2 share GPU 0"),
     ],
 )
-def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own(gpus, has_nccl, said):
-    why = why_no_nccl(gpus, has_nccl)
+def test_nccl_sums_where_each_rank_has_a_gpu_of_its_own(gpus, missing, said):
+    why = why_no_nccl(gpus, missing)
     assert why is None if said is None else why.startswith(said)
 
 
@@ -217,6 +218,17 @@ def test_garbage_in_what_horovodrun_sets_is_named(monkeypatch):
         ({"RANK_SIZE": "8", "RANK_ID": "7", "OMPI_COMM_WORLD_SIZE": "2"}, Launch(2, "mpi")),
         ({"RANK_SIZE": "bad", "PMI_SIZE": "2"}, Launch(2, "mpi")),
         ({"RANK_SIZE": "8", "HOROVOD_SIZE": "3", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}, Launch(3, "gloo")),
+        (OF_TENSORFLOW | {"RANK_SIZE": "8", "RANK_ID": "7"}, Launch(8, "tensorflow", 7)),
+        (
+            OF_TENSORFLOW | {"RANK_ID": "7", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+            Launch(2, "tensorflow", 1),
+        ),
+        (
+            OF_TENSORFLOW | {"HOROVOD_SIZE": "3", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"},
+            Launch(3, "tensorflow"),
+        ),
+        (OF_TENSORFLOW, Launch(1, "solo")),
+        ({"KERAS_PAR_ENGINE": "gloo", "OMPI_COMM_WORLD_SIZE": "2"}, Launch(2, "mpi")),  # which kp.init() then refuses
     ],
 )
 def test_a_launcher_wins_over_a_shell_loop(variables, expected, monkeypatch):

@@ -13,7 +13,7 @@ from tests.launcher import program
 ROUTES = {  # by the number of ranks on the first host
     2: ("two_levels", "in two levels, through the shared memory of each host and by Horovod over MPI between them"),
     3: (
-        "horovod",
+        "engine",
         "by Horovod over MPI (reduce_by='auto'; no shared memory, because the ranks are on several hosts)",
     ),
 }
@@ -55,11 +55,11 @@ def require_divided(results: list[dict], alone: list) -> None:
     """Of gradients and weights a host's ranks send each other, between hosts go sums of a rank's part of gradients."""
     for result in results:
         ways = {(kind, route, tuple(ranks)) for kind, route, ranks, _ in result["sent"]}
-        assert {kind for kind, route, _ in ways if route == "horovod"} == {"all_reduce"}
-        assert {ranks for _, route, ranks in ways if route == "horovod"} <= {(0, 2), (1, 3)}
+        assert {kind for kind, route, _ in ways if route == "engine"} == {"all_reduce"}
+        assert {ranks for _, route, ranks in ways if route == "engine"} <= {(0, 2), (1, 3)}
         assert {kind for kind, route, _ in ways if route == "shared_memory"} == {"all_gather", "reduce_scatter"}
         assert {ranks for _, route, ranks in ways if route == "shared_memory"} <= {(0, 1), (2, 3)}
-    between = [sum(call[3] for call in result["sent"] if call[1] == "horovod") for result in results]
+    between = [sum(call[3] for call in result["sent"] if call[1] == "engine") for result in results]
     assert sum(between) == 2 * sum(4 * np.size(each) for each in alone)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 
+HERE = "127.0.0.1"
 NOT_FOUND = "no address"
 NO_OTHERS = ("127.", "::1", NOT_FOUND)  # what addresses begin with that lead no other host here
 
@@ -45,6 +46,23 @@ def own_addresses() -> list[str]:
         named = socket.gethostbyname(socket.gethostname())
         found.sort(key=lambda address: address != named)
     return [*found, "127.0.0.1"]
+
+
+def address_of(interface: str) -> str:
+    """The address that a network interface of this host has.
+
+    Raises:
+        RuntimeError: there is none of this name, or it has no IPv4 address.
+    """
+    import psutil
+
+    addresses = psutil.net_if_addrs().get(interface, [])
+    found = next((each.address for each in addresses if each.family == socket.AF_INET), None)
+    if found is None:
+        raise RuntimeError(
+            f"keras-par: there is no network interface {interface} with an IPv4 address: unset HOROVOD_GLOO_IFACE."
+        )
+    return found
 
 
 def lost_in_gloo(host: str, address: str) -> str | None:

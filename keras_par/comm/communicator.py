@@ -14,7 +14,8 @@ from keras_par.comm.agreed import require_one_place
 from keras_par.plan.options import ReduceBy
 
 ReduceOp = Literal["sum", "mean", "min", "max"]
-Route = Literal["horovod", "shared_memory", "two_levels"]
+Route = Literal["engine", "shared_memory", "two_levels"]
+ENGINES = {"mpi": "Horovod over MPI", "gloo": "Horovod over Gloo", "tensorflow": "TensorFlow over gRPC"}  # in sentences
 OBJECT = "kp.object"  # what collectives are called that carry objects
 DIGEST_BYTES, LABEL_BYTES = 16, 24
 
@@ -72,6 +73,7 @@ class Communicator(abc.ABC):
     local_size: int
 
     gpu: str | None = None  # that this rank computes on, among those of its host
+    no_nccl: str | None = None  # why the engine does not sum on GPUs
     no_shared_memory: str | None = None  # why sums cannot go through shared memory, the same on all ranks
     reduces_by: Route | None = None  # the way of sums in graphs, None where nothing is sent
     gathers_at_once: bool = False  # `all_gather_equal` is one collective in a graph
@@ -80,7 +82,8 @@ class Communicator(abc.ABC):
         """This communicator, with its sums in graphs by the way that is chosen; both ways may be used side by side.
 
         Args:
-            reduce_by: "horovod"; "auto" and "shared_memory" leave shared memory where it is, see `no_shared_memory`.
+            reduce_by: "engine" or "horovod" by its messages; "auto" and "shared_memory" leave shared memory where it
+                is, see `no_shared_memory`.
         """
         return self
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_par.base.addresses import require_own_address
 from keras_par.comm.agreement import AgreedRuntimeError
 from keras_par.comm.communicator import COLLECTIVES, Communicator, Request, cast_to_send
+from keras_par.comm.fusion import sum_as_bfloat16
 from keras_par.comm.solo import SoloCommunicator
 
 
@@ -62,7 +63,7 @@ class HorovodCollectives(Communicator):
 
     def __init__(self, operations: Any, engine: str, ranks: tuple[int, ...], process_set: Any):
         self._ops, self.engine, self.ranks = operations, engine, ranks
-        self.reduces_by = "horovod"
+        self.reduces_by = "engine"
         self._traced: dict[tuple, Any] = {}  # functions that run one collective
         self.rank, self.size = ranks.index(self._ops.rank()), len(ranks)
         self.local_rank, self.local_size = self._ops.local_rank(), self._ops.local_size()
@@ -82,7 +83,7 @@ class HorovodCollectives(Communicator):
             return [self.all_gather(tensor, f"{name}.{i}") for i, tensor in enumerate(tensors)]
         if COLLECTIVES[kind].is_reduced:
             if kind == "all_reduce" and op == "sum" and sent_as == tf.bfloat16:
-                return self._sum_as_bfloat16(tensors, name)
+                return sum_as_bfloat16(self, tensors, name)
             if sent_as is not None or tensors[0].dtype == tf.bfloat16:  # which is not among Horovod's types
                 return cast_to_send(self, request, tensors, sent_as or tf.float32)
         elif kind == "all_gather" and tensors[0].dtype == tf.bfloat16:
@@ -108,27 +109,6 @@ class HorovodCollectives(Communicator):
             return lambda *each: [ops.broadcast(t, root, name=f"{name}.{i}", **common) for i, t in enumerate(each)]
         one = {"all_gather": ops.allgather, "all_to_all": ops.alltoall}[kind]
         return lambda tensor: [one(tensor, name=name, **common)]
-
-    def _sum_as_bfloat16(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-        """Sums in float32 what is sent as bfloat16, a type that Horovod's all-reduce does not know.
-
-        An all-to-all hands each rank one part of every rank's flat tensors, which it sums; an all-gather returns the
-        sums. Together they send the 2 (N - 1) / N bytes per byte of a ring all-reduce.
-        """
-        lengths = [tf.size(tensor) for tensor in tensors]
-        length = tf.add_n(lengths)
-        part = (length + self.size - 1) // self.size
-        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-        flat = tf.pad(flat, [[0, part * self.size - length]])
-        sent = tf.bitcast(tf.cast(flat, tf.bfloat16), tf.uint16)
-        parts = tf.reshape(self.all_to_all(sent, f"{name}.scatter"), [self.size, part])
-        total = tf.reduce_sum(tf.cast(tf.bitcast(parts, tf.bfloat16), tf.float32), 0)
-        gathered = self.all_gather(tf.bitcast(tf.cast(total, tf.bfloat16), tf.uint16), f"{name}.gather")
-        result = tf.cast(tf.bitcast(gathered, tf.bfloat16), tensors[0].dtype)[:length]
-        return [
-            tf.ensure_shape(tf.reshape(piece, tf.shape(tensor)), tensor.shape)
-            for piece, tensor in zip(tf.split(result, lengths), tensors, strict=True)
-        ]
 
     def _call(self, operation: Callable, request: Request, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """What `operation` makes of the tensors; eagerly, by a function traced once for each request and type.
@@ -187,11 +167,8 @@ class HorovodCommunicator(HorovodCollectives):
             )
         super().__init__(operations, engine, tuple(range(operations.size())), operations.global_process_set)
         self._groups: dict[tuple[int, ...], HorovodCollectives | None] = {}
-
-    @property
-    def has_nccl(self) -> bool:
-        """True if Horovod was built to sum on GPUs."""
-        return bool(self._ops.nccl_built())
+        if not operations.nccl_built():
+            self.no_nccl = "Horovod was built without NCCL: run 'keras-par install-horovod --gpu'"
 
     def use_gpus(self) -> None:
         """Lets NCCL sum what is on GPUs, of which every rank must have its own; until then all go over the host."""

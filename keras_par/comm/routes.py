@@ -1,10 +1,10 @@
-"""Chooses the ways of a job's collectives by where its ranks are: NCCL, shared memory, two levels, or Horovod alone."""
+"""Chooses the ways of a job's collectives by where its ranks are: NCCL, shared memory, two levels, or the engine's."""
 
 import logging
 import os
 from collections.abc import Sequence
 
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import ENGINES, Communicator
 from keras_par.comm.horovod import HorovodCommunicator
 from keras_par.comm.segments import host, share
 from keras_par.comm.shared_memory import SharedMemoryCommunicator
@@ -15,7 +15,7 @@ VARIABLE = "KERAS_PAR_SHARED_MEMORY"  # "0" does without
 logger = logging.getLogger("keras_par")
 
 
-def shared(communicator: HorovodCommunicator) -> Communicator:
+def shared(communicator: Communicator) -> Communicator:
     """`communicator` with collectives through shared memory, for all ranks, or for those of each host.
 
     The same that came in where each rank has a GPU for NCCL to sum on, where no rank has another on its host, or one
@@ -24,11 +24,11 @@ def shared(communicator: HorovodCommunicator) -> Communicator:
     """
     if communicator.size == 1:
         return communicator
-    own = [refusal(communicator), host(), communicator.gpu, communicator.has_nccl]
-    refusals, names, gpus, nccl = zip(*communicator.all_gather_object(own, "kp.shared.refusal"), strict=True)
-    why = next(filter(None, refusals), None)
-    without = why_no_nccl(list(zip(names, gpus, strict=True)), all(nccl))
-    if without is None:
+    own = [refusal(communicator), host(), communicator.gpu, communicator.no_nccl]
+    refusals, names, gpus, no_nccl = zip(*communicator.all_gather_object(own, "kp.shared.refusal"), strict=True)
+    why, engine = next(filter(None, refusals), None), ENGINES[communicator.engine]
+    without = why_no_nccl(list(zip(names, gpus, strict=True)), next(filter(None, no_nccl), None))
+    if without is None and isinstance(communicator, HorovodCommunicator):
         communicator.use_gpus()
         why = "each rank has a GPU of its own, and NCCL sums there"
     elif any(gpus):
@@ -38,46 +38,46 @@ def shared(communicator: HorovodCommunicator) -> Communicator:
         why = "each rank is on a host of its own"
     if why is not None:
         communicator.no_shared_memory = why
-        logger.info("keras-par: collectives go through Horovod, not through shared memory, because %s", why)
+        logger.info("keras-par: collectives go by %s, not through shared memory, because %s", engine, why)
         return communicator
     if len(hosts) > 1:
         return over_hosts(communicator, hosts)
     library, ring, why = share(communicator, hosts)
     communicator.no_shared_memory = why
     if why is not None:
-        logger.info("keras-par: collectives go through Horovod, not through shared memory, because %s", why)
+        logger.info("keras-par: collectives go by %s, not through shared memory, because %s", engine, why)
         return communicator
     return SharedMemoryCommunicator(communicator, library, ring)
 
 
 def over_hosts(communicator: Communicator, hosts: Sequence[Sequence[int]]) -> Communicator:
-    """With sums in two levels where all hosts have as many ranks, which share memory; else by Horovod alone.
+    """With sums in two levels where all hosts have as many ranks, which share memory; else by the engine alone.
 
     Groups of ranks on one host share memory in any case.
     """
-    communicator.no_shared_memory = "the ranks are on several hosts"
+    communicator.no_shared_memory, engine = "the ranks are on several hosts", ENGINES[communicator.engine]
     grouped = SharedMemoryCommunicator(communicator, None, -1)
     if len(set(map(len, hosts))) > 1:
-        logger.info("keras-par: sums over hosts go through Horovod alone, because hosts have other numbers of ranks")
+        logger.info("keras-par: sums over hosts go by %s, because hosts have other numbers of ranks", engine)
         return grouped
     local = grouped.group(hosts)
     has_memory = isinstance(local, SharedMemoryCommunicator) and local.has_memory
     if not communicator.all_agree(has_memory, "kp.shared.hosts"):
-        logger.info("keras-par: sums over hosts go through Horovod alone, because the ranks of one share no memory")
+        logger.info("keras-par: sums over hosts go by %s, because the ranks of one share no memory", engine)
         return grouped
     across = communicator.group([sorted(ranks) for ranks in zip(*hosts, strict=True)])
     return TwoLevelCommunicator(communicator, local, across)
 
 
-def why_no_nccl(gpus: Sequence[tuple[str, str | None]], has_nccl: bool) -> str | None:
+def why_no_nccl(gpus: Sequence[tuple[str, str | None]], missing: str | None) -> str | None:
     """Why NCCL cannot sum on the ranks' GPUs, None if it can.
 
     Args:
         gpus: the host of each rank, and the GPU that it has there.
-        has_nccl: Horovod was built with it, on all ranks.
+        missing: why the engine of a rank does without it in any case.
     """
-    if not has_nccl:
-        return "Horovod was built without NCCL: run 'keras-par install-horovod --gpu'"
+    if missing is not None:
+        return missing
     if any(gpu is None for _, gpu in gpus):
         return "not every rank has a GPU"
     owners: dict[tuple[str, str | None], int] = {}

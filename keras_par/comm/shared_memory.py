@@ -32,7 +32,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
     with an AbortedError that says so.
 
     Args:
-        inner: Horovod's.
+        inner: the engine's.
         library: the compiled one, None where these ranks share no memory, but groups of them may.
         ring: the number by which its operations know the memory.
     """
@@ -41,7 +41,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         global _order
         super().__init__(inner)
         self._library, self._ring = library, ring
-        self.reduces_by = "horovod" if library is None else "shared_memory"
+        self.reduces_by = "engine" if library is None else "shared_memory"
         self.gathers_at_once = library is not None  # one copy into memory carries all tensors
         self._groups: dict[tuple[tuple[int, ...], ...], Communicator] = {}
         if _order is None:  # made in a function that is being traced, it would have that traced once more
@@ -49,18 +49,18 @@ class SharedMemoryCommunicator(WrappedCommunicator):
                 _order = tf.Variable(0, trainable=False)
 
     def routed_by(self, reduce_by):
-        return self.inner if reduce_by == "horovod" else self
+        return self.inner if reduce_by in ("engine", "horovod") else self
 
     def route(self, kind, tensors, op="sum"):
         if self._library is None or tf.executing_eagerly() or not hasattr(self._library.operations, operation_of(kind)):
-            return "horovod"
+            return "engine"
         if kind == "all_reduce" and op not in OPS:
-            return "horovod"
+            return "engine"
         if COLLECTIVES[kind].is_reduced:
             is_known = all(each.dtype in DTYPES for each in tensors)
         else:
             is_known = all(each.dtype not in NOT_BYTES for each in tensors)
-        return "shared_memory" if is_known else "horovod"
+        return "shared_memory" if is_known else "engine"
 
     @property
     def has_memory(self) -> bool:
@@ -70,7 +70,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
     def issue(self, request, tensors):
         kind, name, op, sent_as, root_rank = request
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        if self.route(kind, tensors, op) == "horovod":
+        if self.route(kind, tensors, op) == "engine":
             return self.inner.issue(request, tensors)
         if must_be_cast(tensors, op, sent_as):
             return cast_to_send(self, request, tensors, sent_as)

@@ -2,6 +2,8 @@
 
 from keras_par.comm.communicator import Communicator
 
+ONCE = {"mpi": "MPI", "tensorflow": "TensorFlow"}  # engines that a process starts once
+
 _active: Communicator | None = None
 _no_return: str | None = None  # why this process, which has left its job, cannot join one again
 
@@ -50,13 +52,14 @@ def stop(no_return: str | None = None) -> None:
     """Leaves the job; collectives that other ranks are waiting in fail instead of hanging.
 
     Args:
-        no_return: a sentence that says why it is for good. MPI always is: no process starts it twice.
+        no_return: a sentence that says why it is for good. It always is over MPI and TensorFlow, which no process
+            starts twice.
     """
     global _active, _no_return
     if _active is not None:
-        if _active.engine == "mpi":
+        if (name := ONCE.get(_active.engine)) is not None:
             no_return = no_return or (
-                "keras-par: this process has left its job by kp.shutdown(), and MPI starts only once in a process: "
+                f"keras-par: this process has left its job by kp.shutdown(), and {name} starts only once in a process: "
                 "call kp.shutdown() at the end, or start the job over Gloo (keras-par run --engine gloo)."
             )
         _no_return = no_return

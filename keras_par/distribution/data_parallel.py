@@ -55,8 +55,9 @@ class DataParallel(keras.distribution.DataParallel):
             a rank's share of the rows. "sum": sums over rows, which add up over ranks. "auto" finds out which of both
             with the first batch, before anything is trained. See docs/exactness.md.
         reduce_by: the way of a step's collectives over ranks of one host: "auto" takes the host's shared memory if all
-            ranks are on it and compute on its processors, and else Horovod; "horovod" and "shared_memory" insist on
-            one. Eager steps go by Horovod in any case. `kp.describe` shows the way of each.
+            ranks are on it and compute on its processors, and else the engine, which is what connects the ranks;
+            "engine" (or "horovod", as it was called) and "shared_memory" insist on one. Eager steps go by the engine in
+            any case. `kp.describe` shows the way of each.
 
     Raises:
         ValueError: an option has no such value, sums cannot go the way that

@@ -30,15 +30,17 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
         kp.size()  # -> 2
         ```
 
-    Under `keras-par run`, `horovodrun` or `mpirun` it starts Horovod, gives a rank with GPUs the one of its local
-    rank, or DEVICE_ID's where that is set, and lets unseeded random generators begin alike. Without a launcher there
-    is one rank, and neither Horovod nor MPI is loaded. Processes that a shell loop (RANK_SIZE, RANK_ID), torchrun
-    (WORLD_SIZE, RANK) or srun (SLURM_STEP_NUM_TASKS, SLURM_PROCID) has numbered find each other at MASTER_ADDR (default
-    127.0.0.1, srun's first host) and MASTER_PORT (default 29500), wait HOROVOD_START_TIMEOUT seconds (default 120) for
-    each other, and are connected by Gloo.
+    Under `keras-par run`, `horovodrun` or `mpirun` it starts Horovod, or TensorFlow's own collectives. It gives a rank
+    with GPUs the one of its local rank, or DEVICE_ID's where that is set, and lets unseeded random generators begin
+    alike. Without a launcher there is one rank, and neither Horovod nor MPI is loaded. Processes that a shell loop
+    (RANK_SIZE, RANK_ID), torchrun (WORLD_SIZE, RANK) or srun (SLURM_STEP_NUM_TASKS, SLURM_PROCID) has numbered find
+    each other at MASTER_ADDR (default 127.0.0.1, srun's first host) and MASTER_PORT (default 29500), wait
+    HOROVOD_START_TIMEOUT seconds (default 120) for each other, and are connected by Gloo, or by TensorFlow where
+    Horovod is not installed.
 
     Args:
-        engine: "mpi", "gloo" or "solo" to insist on one; None takes what the launch offers.
+        engine: "mpi", "gloo", "tensorflow" or "solo" to insist on one; None takes KERAS_PAR_ENGINE, else what the
+            launch offers.
         seed: "shared" gives all ranks the states of rank 0's generators of Python, NumPy, TensorFlow and, if it has
             been imported, torch, where they differ, so that what a script without a seed shuffles or splits is the
             same everywhere. "own" leaves each rank its own. Seeds that the script sets afterwards are kept.
@@ -48,7 +50,7 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
         RuntimeError: the launch does not offer `engine`, numbered processes do not make one job or have an impossible
             DEVICE_ID, Horovod is missing or does not load, this version of Keras is not supported, this process is a
             worker that multiprocessing has started within a rank, or it has left its job for good: by an error that
-            other ranks did not have, or by `kp.shutdown()` over MPI.
+            other ranks did not have, or by `kp.shutdown()` over MPI or TensorFlow.
 
     Costs a few all-gathers of some kilobytes the first time, and no collective later.
     """
@@ -69,7 +71,7 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
 def shutdown() -> None:
     """Leaves the job, which happens by itself at exit. Other ranks that still wait for this one get an error.
 
-    Over Gloo `kp.init()` may start a new job of the same ranks afterwards; over MPI it cannot.
+    Over Gloo `kp.init()` may start a new job of the same ranks afterwards; over MPI and TensorFlow it cannot.
 
     Example:
         ```python
@@ -226,7 +228,7 @@ def was_given(pid: int | None, variable: str) -> bool:
 def tell_versions(communicator: Communicator) -> None:
     """Lets the launcher know what computes here, for the report."""
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
-    if communicator.engine != "solo":
+    if communicator.engine in ("mpi", "gloo"):
         versions["horovod"] = importlib.metadata.version("horovod")
     rank_heartbeat.current().tell("about", versions=versions)
 

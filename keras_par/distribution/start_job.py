@@ -33,5 +33,5 @@ def start(options: Options) -> None:
     why = world.current().no_shared_memory
     if options.reduce_by == "shared_memory" and why is not None:
         raise AgreedValueError(
-            f"keras-par: reduce_by='shared_memory' cannot be, because {why}: leave it out, or use 'horovod'."
+            f"keras-par: reduce_by='shared_memory' cannot be, because {why}: leave it out, or use 'engine'."
         )

@@ -59,10 +59,11 @@ def check_backend(installed: Installed) -> Iterator[Finding]:
 
 
 def check_horovod(installed: Installed) -> Iterator[Finding]:
-    """Horovod is there, in the one version that keras-par works with."""
+    """Horovod is there, in the one version that keras-par works with; without it TensorFlow connects the ranks."""
     found = installed.versions["horovod"]
     if found is None:
-        yield Finding("error", "horovod", "Horovod is not installed: run 'keras-par install-horovod'.")
+        said = "Horovod is not installed, so that TensorFlow connects the ranks, which is slower between hosts"
+        yield Finding("note", "horovod", f"{said}: run 'keras-par install-horovod' to have it.")
     elif found != HOROVOD_VERSION:
         said = f"Horovod {found} is installed but keras-par works with {HOROVOD_VERSION}"
         yield Finding("error", "horovod", f"{said}: run 'keras-par install-horovod --rebuild'.")
@@ -90,6 +91,12 @@ def check_loading(installed: Installed, loaded: Loaded) -> Iterator[Finding]:
 
 def check_engines(installed: Installed, loaded: Loaded, wanted: str | None) -> Iterator[Finding]:
     """The engine `wanted` (None: any) was built into Horovod, and the commands of the engines built are there."""
+    if wanted == "tensorflow":
+        return
+    if installed.versions["horovod"] is None:
+        if wanted:
+            yield Finding("error", wanted, "Horovod is not installed: run 'keras-par install-horovod'.")
+        return
     built = [engine for engine in ENGINES if loaded.engines[engine]]
     missing = [wanted] if wanted and wanted not in built else [] if built else ["mpi"]
     for engine in missing:

@@ -14,14 +14,14 @@ def add_parser(commands) -> None:
         "doctor",
         help="check that ranks can train here, and say how to repair what is broken",
         description=(
-            "Looks at what is installed and at this host, lets ranks sum over each engine of Horovod and "
+            "Looks at what is installed and at this host, lets ranks sum over each engine and "
             "measures how fast they do it (20 seconds), and recommends how to start jobs. The exit status is 1 if "
             "something is broken; the last lines then name the fix."
         ),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--np", type=several, default=2, metavar="N", help="ranks of the self-test (%(default)s)")
-    parser.add_argument("--engine", choices=("mpi", "gloo"), help="look at one engine alone (all that are built)")
+    parser.add_argument("--engine", choices=("mpi", "gloo", "tensorflow"), help="look at one engine alone")
     parser.add_argument("--no-self-test", dest="self_test", action="store_false", help="leave out the self-test")
     parser.set_defaults(run=run)
 

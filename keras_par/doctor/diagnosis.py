@@ -83,8 +83,13 @@ def try_ranks(report: Report, engine: str, ranks: int) -> None:
 
 
 def usable_engines(report: Report, wanted: str | None) -> list[str]:
-    """The engines (`wanted` alone, if given) that Horovod has and whose launcher is here, the faster one first."""
+    """The engines (`wanted` alone, if given) that Horovod has and whose launcher is here, the faster one first.
+
+    TensorFlow's, where it is wanted or Horovod is not installed.
+    """
     engines = report.loaded.engines if report.loaded else {}
+    if engines and wanted in (None, "tensorflow") and (wanted or report.installed.versions["horovod"] is None):
+        return ["tensorflow"]
     has_launcher = {"mpi": report.installed.commands["mpirun"] is not None, "gloo": True}
     return [each for each in ENGINES if engines.get(each) and has_launcher[each] and wanted in (None, each)]
 

@@ -110,6 +110,8 @@ def result(outcome: Outcome) -> str:
     """What came out for one engine."""
     if outcome.problem:
         return f"failed after {outcome.seconds:.1f} s"
+    if outcome.engine == "tensorflow":
+        return f"{outcome.ranks} ranks: sums and groups of ranks right"
     cycle = f"HOROVOD_CYCLE_TIME={outcome.cycle_time:g}"
     return f"{outcome.ranks} ranks, {cycle}: sums and process sets right"
 
@@ -118,7 +120,7 @@ def shared_result(outcome: Outcome) -> str:
     """What came out for sums through the host's shared memory."""
     if outcome.no_shared_memory is not None:
         return f"not used, because {outcome.no_shared_memory}"
-    return f"{outcome.ranks} ranks: sums right; jobs on one host sum this way unless reduce_by='horovod'"
+    return f"{outcome.ranks} ranks: sums right; jobs on one host sum this way unless reduce_by='engine'"
 
 
 def cells(messages: list[Message], size: int) -> tuple[str, str]:
@@ -137,11 +139,12 @@ def recommendation(advice: Advice) -> dict[str, str]:
     own = "one core" if advice.threads == 1 else f"{advice.threads} cores"
     bound = f"each rank to {own} of its own" if advice.binding == "core" else "none, ranks share the cores"
     engine = "" if advice.engine == "mpi" else f" --engine {advice.engine}"  # MPI is what it takes by itself
+    of_horovod = {"cycle time": f"HOROVOD_CYCLE_TIME={advice.cycle_time:g} (milliseconds)"}
     return {
         "engine": NAMES[advice.engine],
         "ranks": f"{advice.ranks} on this host, {advice.threads} thread{'s' * (advice.threads > 1)} each",
         "binding": bound,
-        "cycle time": f"HOROVOD_CYCLE_TIME={advice.cycle_time:g} (milliseconds)",
+        **({} if advice.engine == "tensorflow" else of_horovod),
         "start jobs by": f"keras-par run -np {advice.ranks}{engine} train.py",
     }
 

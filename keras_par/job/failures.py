@@ -29,7 +29,7 @@ LEAVE_SECONDS = 10.0  # how long a rank that is done waits for those that are no
 # What operations say when another rank has left the job: by shutdown, by losing its connection, or by its end.
 SIGNS_OF_LEAVING = (
     *("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting"),
-    *("has left the job", "communication was shut down"),
+    *("has left the job", "communication was shut down", "failed to connect", "socket closed"),
 )
 
 
@@ -202,7 +202,7 @@ def tell_launcher(error: Exception, on_all_ranks: bool) -> None:
 def is_consequence(error: Exception) -> bool:
     """True if `error` says that a collective failed, which happens when another rank has left."""
     text = str(error).lower()
-    engines = ("horovod", "gloo", "keras-par's shared memory")
+    engines = ("horovod", "gloo", "keras-par's shared memory", "collective ops is aborted")
     is_from_engine = isinstance(error, tf.errors.OpError) and any(engine in text for engine in engines)
     return is_from_engine and any(sign in text for sign in SIGNS_OF_LEAVING)
 

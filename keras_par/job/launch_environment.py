@@ -1,14 +1,17 @@
 """Reads from the environment how this process was started, before any communication library is loaded."""
 
+import importlib.util
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from keras_par.base.environment import number, one_line
-from keras_par.base.rank_variables import GLOO, MPICH, OPEN_MPI, number_in
+from keras_par.base.rank_variables import GLOO, MPICH, OPEN_MPI, Variables, number_in
 
+Engine = Literal["solo", "mpi", "gloo", "tensorflow"]
+ENGINE = "KERAS_PAR_ENGINE"  # the variable that chooses one
 PORT = 29500  # torchrun's, too
 NO_TASKS_STEP = 0xFFFFFFF0  # SLURM numbers from here on the steps that no srun has started, such as a batch script
 
@@ -17,11 +20,12 @@ NO_TASKS_STEP = 0xFFFFFFF0  # SLURM numbers from here on the steps that no srun 
 class Launch:
     """How many processes were started together, and what may connect them.
 
-    `rank` is known beforehand only where the ranks have yet to find each other: in a shell loop, below torchrun, srun.
+    `rank` is known beforehand only where the ranks have yet to find each other: in a shell loop, below torchrun, srun,
+    and where mpirun has started them and MPI does not connect them.
     """
 
     size: int
-    engine: Literal["solo", "mpi", "gloo"]
+    engine: Engine
     rank: int | None = None
 
 
@@ -52,8 +56,31 @@ class MeetingPoint:
         return f"{self.address}:{self.port}"
 
 
-def detect() -> Launch:
+def detect(engine: str | None = None) -> Launch:
     """The launch this process belongs to: horovodrun's, mpirun's, a shell loop's, torchrun's, srun's, or none.
+
+    TensorFlow connects the ranks where it is chosen, or Horovod is not installed; else whoever has started them.
+
+    Args:
+        engine: that the script chooses, before KERAS_PAR_ENGINE.
+
+    Raises:
+        RuntimeError: the variables describe no job.
+    """
+    launch, wanted = found_in(os.environ), engine or os.environ.get(ENGINE)
+    if wanted not in (None, "mpi", "gloo", "tensorflow", "solo"):
+        raise RuntimeError(f"keras-par: {ENGINE}={one_line(wanted)} is unknown: set it to mpi, gloo or tensorflow.")
+    if launch.engine == "solo" or wanted not in (None, "tensorflow"):
+        return launch
+    if wanted is None and importlib.util.find_spec("horovod") is not None:
+        return launch
+    starter = starter_of(os.environ) if launch.engine == "mpi" else None
+    rank = launch.rank if starter is None else place_of(os.environ, starter)[0]
+    return replace(launch, engine="tensorflow", rank=rank)
+
+
+def found_in(environ: Mapping[str, str]) -> Launch:
+    """The launch that these variables describe.
 
     They count in this order. `horovodrun --gloo` sets HOROVOD_SIZE and a rendezvous address; `mpirun` and `horovodrun
     --mpi` set what Open MPI (OMPI_COMM_WORLD_SIZE) or MPICH and Intel MPI (PMI_SIZE) set for every process; srun may
@@ -63,13 +90,20 @@ def detect() -> Launch:
     Raises:
         RuntimeError: the variables describe no job.
     """
-    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ:
-        return started(number_in(os.environ, GLOO.size, 1) or 1, "gloo")
-    if OPEN_MPI.size in os.environ:
-        return started(number_in(os.environ, OPEN_MPI.size, 1) or 1, "mpi")
-    if MPICH.size in os.environ and not started_by_srun(os.environ, MPICH.size, MPICH.rank):
-        return started(number_in(os.environ, MPICH.size, 1) or 1, "mpi")
-    return by_hand(os.environ)
+    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in environ:
+        return started(number_in(environ, GLOO.size, 1) or 1, "gloo")
+    if (variables := mpirun(environ)) is not None:
+        return started(number_in(environ, variables.size, 1) or 1, "mpi")
+    return by_hand(environ)
+
+
+def mpirun(environ: Mapping[str, str]) -> Variables | None:
+    """What the mpirun that has started this process calls its variables, None if none has."""
+    if OPEN_MPI.size in environ:
+        return OPEN_MPI
+    if MPICH.size in environ and not started_by_srun(environ, MPICH.size, MPICH.rank):
+        return MPICH
+    return None
 
 
 def started(size: int, engine: Literal["mpi", "gloo"]) -> Launch:
@@ -96,8 +130,17 @@ def meeting_point(environ: Mapping[str, str]) -> MeetingPoint:
         RuntimeError: MASTER_PORT or HOROVOD_START_TIMEOUT is impossible.
     """
     starter = starter_of(environ) or SHELL
-    seconds = number(environ, "HOROVOD_START_TIMEOUT", 1, None, "set it to the seconds that ranks wait for each other")
-    return MeetingPoint(address_of(environ, starter), port_of(environ, starter), seconds or 120, starter)
+    return MeetingPoint(address_of(environ, starter), port_of(environ, starter), start_seconds(environ), starter)
+
+
+def start_seconds(environ: Mapping[str, str]) -> int:
+    """How many seconds ranks wait for each other: HOROVOD_START_TIMEOUT, 120 by default.
+
+    Raises:
+        RuntimeError: it is impossible.
+    """
+    advice = "set it to the seconds that ranks wait for each other"
+    return number(environ, "HOROVOD_START_TIMEOUT", 1, None, advice) or 120
 
 
 def starter_of(environ: Mapping[str, str]) -> Starter | None:
@@ -105,6 +148,8 @@ def starter_of(environ: Mapping[str, str]) -> Starter | None:
 
     torchrun may itself be started by srun, so its variables count more; those of a shell loop are the user's own.
     """
+    if (variables := mpirun(environ)) is not None:
+        return Starter(variables.rank, variables.size)
     for starter in (SHELL, TORCHRUN):
         if starter.rank in environ or starter.size in environ:
             return starter

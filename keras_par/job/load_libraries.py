@@ -1,5 +1,6 @@
 """Loads TensorFlow and Horovod in a process of its own and prints what they are, for `keras-par doctor`."""
 
+import importlib.util
 import json
 from typing import Any
 
@@ -7,11 +8,14 @@ from typing import Any
 def main() -> None:
     """Prints one JSON object a line: {"tensorflow", "gpus"}, then {"mpi", "gloo", "nccl"} or {"error"}.
 
-    The first comes before Horovod is loaded, so that a crash while loading tells which of the two it was.
+    The first comes before Horovod is loaded, so that a crash while loading tells which of the two it was. Where Horovod
+    is not installed there is none of its engines.
     """
     import tensorflow as tf
 
     say(tensorflow=tf.__version__, gpus=len(tf.config.list_physical_devices("GPU")))
+    if importlib.util.find_spec("horovod") is None:
+        return say(mpi=False, gloo=False, nccl=False)
     try:
         import horovod.tensorflow as hvd
     except Exception as error:

@@ -27,20 +27,22 @@ MOST_NAMED = 8  # ranks that have not come
 
 
 def join(launched: launch_environment.Launch) -> None:
-    """Where nobody has connected the ranks, waits for all and sets the variables by which Horovod does.
+    """Where nobody has connected the ranks, waits for all and sets the variables by which Horovod's ranks do so.
 
     Raises:
         RuntimeError: the ranks do not make one job or did not all come in time, or Horovod does not load.
     """
     if launched.rank is None:
         return
-    from keras_par.comm import horovod
+    if launched.engine == "gloo":
+        from keras_par.comm import horovod
 
-    horovod.load(launched.engine)
-    os.environ.update(meet(launched.rank, launched.size, launch_environment.meeting_point(os.environ)))
+        horovod.load(launched.engine)
+    meeting = launch_environment.meeting_point(os.environ)
+    os.environ.update(meet(launched.rank, launched.size, meeting, by_gloo=launched.engine == "gloo"))
 
 
-def meet(rank: int, size: int, meeting: MeetingPoint, host: str = "") -> dict[str, str]:
+def meet(rank: int, size: int, meeting: MeetingPoint, host: str = "", by_gloo: bool = True) -> dict[str, str]:
     """The HOROVOD_* variables of `rank`, once all ranks have called this.
 
     Rank 0 keeps Horovod's own rendezvous server at the meeting point as long as its process lives. Ranks tell each
@@ -51,7 +53,7 @@ def meet(rank: int, size: int, meeting: MeetingPoint, host: str = "") -> dict[st
     """
     host = host or os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     entry: dict[str, Any] = {"rank": rank, "size": size, "host": host, "process": uuid.uuid4().hex}
-    entry["own_address"] = own_address()
+    entry["own_address"] = own_address() if by_gloo else ""  # for which only Gloo looks
     if rank > 0:
         found = wait(lambda: ask(meeting, entry), rank, size, meeting)
     else:

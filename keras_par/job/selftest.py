@@ -15,7 +15,8 @@ from keras_par.comm import horovod
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import HorovodCommunicator
 from keras_par.comm.routes import shared
-from keras_par.job import launch_environment
+from keras_par.job import launch_environment, start_communication
+from keras_par.job.launch_environment import Launch
 
 REPEATS = {4: 100, 64 << 10: 100, 1 << 20: 50, 16 << 20: 10}  # timed all-reduces for each message size in bytes
 WARM_UP = 5  # calls before the timed ones: connections are made, buffers grow, Horovod caches the name
@@ -39,7 +40,7 @@ class Record:
 def main(folder: str) -> None:
     """Runs as one rank of a launched job and leaves `folder`/rank.<r>.json.
 
-    Its keys: "stage" (what the rank was doing last), "process_sets" (whether each set summed over its members alone),
+    Its keys: "stage" (what the rank was doing last), "process_sets" (whether each summed over its members alone),
     "sums" (whether all all-reduces gave the right sum) and "messages", a list of {"bytes", "microseconds"}, the
     median time of an all-reduce of so many bytes; then "no_shared_memory" (why sums cannot go through the host's shared
     memory, or null), "shared_sums" and "shared_messages", as Horovod's are.
@@ -49,15 +50,8 @@ def main(folder: str) -> None:
     """
     rank = number("rank")
     record = Record(Path(folder) / f"rank.{rank}.json")
-    record.note(stage="loading Horovod")
     launched = launch_environment.detect()
-    operations = horovod.load(launched.engine)
-    record.note(stage="connecting to the other ranks")
-    sets = [operations.ProcessSet(members) for members in halves(launched.size)]
-    operations.init(process_sets=sets)  # the communicator's own init then finds Horovod started
-    communicator = HorovodCommunicator(launched.engine, launched.size)
-    record.note(stage="summing over process sets")
-    record.note(process_sets=all([sums_over_members(operations, each) for each in sets if each.included()]))
+    communicator = by_tensorflow(record, launched) if launched.engine == "tensorflow" else by_horovod(record, launched)
     try_sizes(record, communicator, "", "reducing messages")
     record.note(stage="sharing memory")
     sharing = shared(communicator)
@@ -66,6 +60,31 @@ def main(folder: str) -> None:
         try_sizes(record, sharing, "shared_", "summing in shared memory")
     communicator.barrier("selftest.end")
     record.note(stage="at the end")
+
+
+def by_horovod(record: Record, launched: Launch) -> Communicator:
+    """All ranks, when the process sets of halves of them have summed."""
+    record.note(stage="loading Horovod")
+    operations = horovod.load(launched.engine)
+    record.note(stage="connecting to the other ranks")
+    sets = [operations.ProcessSet(members) for members in halves(launched.size)]
+    operations.init(process_sets=sets)  # the communicator's own init then finds Horovod started
+    communicator = HorovodCommunicator(launched.engine, launched.size)
+    record.note(stage="summing over process sets")
+    record.note(process_sets=all([sums_over_members(operations, each) for each in sets if each.included()]))
+    return communicator
+
+
+def by_tensorflow(record: Record, launched: Launch) -> Communicator:
+    """All ranks, when groups of halves of them have summed."""
+    record.note(stage="connecting to the other ranks")
+    communicator = start_communication.by_tensorflow(launched.size)
+    record.note(stage="summing over groups of ranks")
+    groups = halves(launched.size)
+    own = next(members for members in groups if communicator.rank in members)
+    [total] = communicator.group(groups).all_reduce([tf.constant(communicator.rank + 1)], "selftest.group")
+    record.note(process_sets=int(total) == sum(member + 1 for member in own))
+    return communicator
 
 
 def try_sizes(record: Record, communicator: Communicator, kind: str, what: str) -> None:

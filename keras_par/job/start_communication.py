@@ -1,35 +1,53 @@
-"""Starts communication once, as the launch allows: Horovod's in a launched job, the solo one otherwise."""
+"""Starts communication once, as the launch allows: Horovod's or TensorFlow's in a launched job, else the solo one."""
 
 import atexit
+import contextlib
+import multiprocessing
 import os
 
 import tensorflow as tf
 
-from keras_par.comm import world
+from keras_par.base import rank_variables
+from keras_par.base.addresses import HERE, address_of
+from keras_par.comm import tensorflow_server, world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import HorovodCommunicator
 from keras_par.comm.routes import shared
 from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.tensorflow import TensorFlowCommunicator
 from keras_par.job import gpu, launch_environment, rank_heartbeat, rendezvous
+from keras_par.job.meeting import RendezvousMeeting
 from keras_par.job.step_clock import TimedCommunicator, clock
+
+
+def prepare() -> None:
+    """Has TensorFlow name its devices as those of this rank, if it is TensorFlow that will connect the ranks.
+
+    So what a script makes before `kp.init()` lives on. A launch that makes no job is left for `start` to refuse.
+    """
+    with contextlib.suppress(RuntimeError):
+        launched = launch_environment.detect()
+        if launched.engine == "tensorflow" and multiprocessing.current_process().name == "MainProcess":
+            rank = rank_variables.number("rank") if launched.rank is None else launched.rank
+            tensorflow_server.prepare(rank)
 
 
 def start(engine: str | None = None) -> Communicator:
     """Starts communication as the launch allows, once; later calls return the same communicator.
 
     Args:
-        engine: "mpi", "gloo" or "solo"; None takes what the launch offers.
+        engine: "mpi", "gloo", "tensorflow" or "solo"; None takes what the launch offers.
 
     Raises:
         ValueError: `engine` is not one of these.
-        RuntimeError: the launch does not offer `engine`, Horovod is missing or does not load, or this process has left
-            its job for good.
+        RuntimeError: the launch does not offer `engine`, Horovod is missing or does not load, there are variables that
+            TensorFlow's collectives would lose, or this process has left its job for good.
     """
-    if engine not in (None, "mpi", "gloo", "solo"):
-        raise ValueError(f"keras-par: engine={engine!r} is unknown, use 'mpi', 'gloo', 'solo' or None.")
+    if engine not in (None, "mpi", "gloo", "tensorflow", "solo"):
+        raise ValueError(f"keras-par: engine={engine!r} is unknown, use 'mpi', 'gloo', 'tensorflow', 'solo' or None.")
     if not world.is_started():
         world.require_may_begin()
-        world.begin(create(engine, launch_environment.detect()))
+        world.begin(create(engine, launch_environment.detect(engine)))
         atexit.register(world.stop)
     elif engine not in (None, world.current().engine):
         raise RuntimeError(
@@ -41,7 +59,10 @@ def start(engine: str | None = None) -> Communicator:
 
 def create(engine: str | None, launched: launch_environment.Launch) -> Communicator:
     if engine not in (None, launched.engine):
-        how = {"mpi": "mpirun -np N", "gloo": "horovodrun -np N --gloo", "solo": "python, without a launcher"}
+        how = {
+            **{"mpi": "mpirun -np N", "gloo": "horovodrun -np N --gloo", "solo": "python, without a launcher"},
+            "tensorflow": "keras-par run -np N --engine tensorflow",
+        }
         raise RuntimeError(
             f"keras-par: init(engine={engine!r}) does not fit this launch, which is {launched.engine} with "
             f"{launched.size} rank(s): start the script by '{how[engine]}'."
@@ -61,5 +82,17 @@ def connected(launched: launch_environment.Launch) -> Communicator:
     if launched.engine == "solo":
         gpu.take(alone := SoloCommunicator())
         return alone
+    if launched.engine == "tensorflow":
+        return shared(by_tensorflow(launched.size))
     gpu.take(communicator := HorovodCommunicator(launched.engine, launched.size))
     return shared(communicator)
+
+
+def by_tensorflow(size: int) -> Communicator:
+    """All ranks, connected by TensorFlow, which begins with the GPU that this one has taken."""
+    rank, local_rank, local_size = map(rank_variables.number, ("rank", "local_rank", "local_size"))
+    communicator = TensorFlowCommunicator(rank, size, (local_rank, local_size))
+    gpu.take(communicator)
+    address = HERE if local_size == size else address_of(os.environ["HOROVOD_GLOO_IFACE"])
+    communicator.connect(RendezvousMeeting(rank, size), address)
+    return communicator

@@ -17,14 +17,17 @@ from typing import Literal
 import psutil
 
 from keras_par.agent.wire import VARIABLE
+from keras_par.base.environment import one_line
 from keras_par.cluster.binding import cores, share
 from keras_par.cluster.environment import find, horovod_folder, mpi_variables
 from keras_par.cluster.hosts import Place
 from keras_par.cluster.reach import Ssh, is_local
 from keras_par.cluster.slurm import is_in_allocation
 
-Engine = Literal["mpi", "gloo"]
-NAMES: dict[Engine, str] = {"mpi": "mpirun", "gloo": "the start over Gloo"}  # of what starts the agents
+Engine = Literal["mpi", "gloo", "tensorflow"]
+VARIABLE_OF_ENGINE = "KERAS_PAR_ENGINE"
+# Of what starts the agents.
+NAMES: dict[Engine, str] = {"mpi": "mpirun", "gloo": "the start over Gloo", "tensorflow": "the start over TensorFlow"}
 
 # mpirun ends the others by SIGTERM when one rank's connection breaks, and by SIGKILL so many seconds later; the
 # launcher, which knows more, is done long before.
@@ -142,15 +145,22 @@ class Plan:
         return StartedProcess(NAMES[self.engine], self.command, variables, self.is_one_host)
 
 
-def choose(wanted: Engine | None) -> Engine:
-    """The engine to use: MPI where Horovod was built with it and mpirun is there, else Gloo.
+def choose(wanted: str | None) -> Engine:
+    """The engine to use: MPI if Horovod was built with it and mpirun is there, else Gloo; TensorFlow without Horovod.
+
+    Args:
+        wanted: by the user, before KERAS_PAR_ENGINE.
 
     Raises:
-        EngineError: Horovod is missing, or does not have the engine that is wanted, or its launcher is missing.
+        EngineError: the engine that is wanted is unknown, Horovod does not have it, or its launcher is missing.
     """
-    library = horovod_library()
+    wanted, library = wanted or os.environ.get(VARIABLE_OF_ENGINE), horovod_library()
+    if wanted is not None and wanted not in NAMES:
+        raise EngineError(f"there is no engine {one_line(wanted)}: set KERAS_PAR_ENGINE to mpi, gloo or tensorflow.")
+    if wanted == "tensorflow" or (wanted is None and library is None):
+        return "tensorflow"
     if library is None:
-        raise EngineError("Horovod is not installed: run 'keras-par install-horovod'.")
+        raise EngineError("Horovod is not installed: run 'keras-par install-horovod', or take '--engine tensorflow'.")
     has_mpi = contains(library, b"MPI_Init_thread")
     if wanted == "mpi" and not has_mpi:
         raise EngineError("Horovod was built without MPI: run 'keras-par install-horovod --engine mpi --rebuild'.")
@@ -187,7 +197,8 @@ def plan(
     own = share(available, 0, most)
     agent = [sys.executable, "-P", "-m", "keras_par.agent", *(["--bind"] if own else []), "--", *command]
     environment = settings(len(own) if own else 1, own is not None, {**environ, **given}) | dict(given)
-    start = mpirun(places, environment, ssh) if engine == "mpi" else gloo(places, ssh)
+    environment[VARIABLE_OF_ENGINE] = engine
+    start = mpirun(places, environment, ssh) if engine == "mpi" else starter(places, ssh)
     warning = None
     if own is None:
         warning = (
@@ -239,8 +250,8 @@ def mpirun(places: Sequence[Place], environment: dict[str, str], ssh: Ssh) -> li
     return [*command, "-H", ",".join(place.host for place in places), "--map-by", "seq", *given]
 
 
-def gloo(places: Sequence[Place], ssh: Ssh) -> list[str]:
-    """The part of the command that starts agents over Gloo."""
+def starter(places: Sequence[Place], ssh: Ssh) -> list[str]:
+    """The part of the command that starts agents without mpirun."""
     hosts = ",".join(place.host for place in places)
     return [sys.executable, "-P", "-m", "keras_par.launch.gloo", "-H", hosts, *ssh.arguments, "--"]
 

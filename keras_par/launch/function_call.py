@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from keras_par.agent import remote_function
 from keras_par.base import rank_variables
@@ -49,7 +49,7 @@ def run(
     kwargs: Mapping[str, Any] | None = None,
     np: int = 2,
     hosts: str | None = None,
-    engine: Literal["mpi", "gloo"] | None = None,
+    engine: engines.Engine | None = None,
     env: Mapping[str, str] | None = None,
     log_dir: str | Path | None = None,
     verbose: bool = False,
@@ -77,7 +77,8 @@ def run(
         np: number of ranks.
         hosts: where they run, as "node1:4,node2:4"; None for this host. Other hosts must see this Python environment
             and the folder in which the caller works.
-        engine: what connects them; None takes MPI if Horovod was built with it.
+        engine: what connects them: "mpi", "gloo" or "tensorflow"; None takes KERAS_PAR_ENGINE, else MPI if Horovod was
+            built with it, and TensorFlow where Horovod is not installed.
         env: variables that the ranks get besides those of this process.
         log_dir: a folder to which their output is written, too, and what `keras-par report` reads.
         verbose: True shows all output, as `-v` does.

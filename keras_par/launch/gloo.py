@@ -18,13 +18,12 @@ from typing import Any
 
 from keras_par.agent.starter import run_together
 from keras_par.agent.wire import VARIABLE
-from keras_par.base.addresses import own_addresses
+from keras_par.base.addresses import HERE, own_addresses
 from keras_par.base.rendezvous import RendezvousServer
 from keras_par.base.slots import slots
 from keras_par.cluster.reach import Ssh, is_local
 
 ALIVE = ("-o", "ServerAliveInterval=30")  # whoever has started this may be gone, and a host lost, too
-HERE = "127.0.0.1"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""`keras-par run`: starts a script on several ranks, by MPI or Gloo, and stays with it until it is over."""
+"""`keras-par run`: starts a script on several ranks and stays with it until it is over."""
 
 import argparse
 import os
@@ -87,7 +87,11 @@ def add_places(where: argparse._ArgumentGroup) -> None:
     where.add_argument(
         "-i", "--ssh-identity-file", "--ssh-identity", type=Path, metavar="FILE", help="the key by which ssh goes there"
     )
-    where.add_argument("--engine", choices=("mpi", "gloo"), help="default: mpi if Horovod was built with it")
+    where.add_argument(
+        "--engine",
+        choices=tuple(engines.NAMES),
+        help="default: KERAS_PAR_ENGINE, mpi if Horovod has it, tensorflow without Horovod",
+    )
 
 
 def add_worlds(worlds: argparse._ArgumentGroup) -> None:

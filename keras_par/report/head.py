@@ -68,7 +68,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     strategies = [f"{strategy} ({model})" for model, strategy in run.strategies.items()]
     found = [
         ("ranks", f"{run.num_ranks:,}" if run.num_ranks else ""),
-        ("engine", {"mpi": "MPI", "gloo": "Gloo"}.get(run.engine, run.engine)),
+        ("engine", {"mpi": "MPI", "gloo": "Gloo", "tensorflow": "TensorFlow"}.get(run.engine, run.engine)),
         ("host" if len(hosts) == 1 else f"{len(hosts)} hosts", ", ".join(hosts[:8]) + (" ..." if hosts[8:] else "")),
         ("started", number_format.date(begin) if begin else ""),
         ("took" if ended else "lasted at least", number_format.duration(end - begin) if begin else ""),

@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,13 @@ def environment(**extra: str) -> dict[str, str]:
     }
 
 
+def free_port() -> int:
+    """A port that nobody has just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def mpirun(size: int) -> list[str]:
     """The mpirun command for `size` ranks on this host, however few cores it has."""
     command = [str(scripts() / "mpirun"), "-np", str(size), "--oversubscribe", "--bind-to", "none"]
@@ -78,7 +86,10 @@ def mpirun(size: int) -> list[str]:
 
 
 class RankPool:
-    """`size` ranks of one job, or, with `kind="plain"`, one process of Keras as it is; a new job after some tasks."""
+    """`size` ranks of one job, or, with `kind="plain"`, one process of Keras as it is; a new job after some tasks.
+
+    MPI connects "ranks", and TensorFlow "tensorflow".
+    """
 
     has_grappler = False  # TensorFlow's optimizer of graphs, in tasks that begin from now on
 
@@ -100,12 +111,21 @@ class RankPool:
         self._num_tasks_of_job = 0
         key = secrets.token_hex(16)
         address = str(self._folder / f"{time.monotonic_ns()}.socket")
-        launcher = mpirun(self.size) if self.kind == "ranks" else []
+        launcher = [] if self.kind == "plain" else mpirun(self.size)
         variables = {"KERAS_PAR_TEST_KEY": key}
         variables |= {MEASURED: ""} if self.kind == "plain" else {}
+        if self.kind == "tensorflow":
+            variables |= {"KERAS_PAR_ENGINE": "tensorflow", "MASTER_PORT": str(free_port())}
         with Listener(address, "AF_UNIX", authkey=key.encode()) as listener, self._log.open("ab") as log:
             self._job = subprocess.Popen(
-                [*launcher, sys.executable, "-m", "tests.ranks.worker", self.kind, address],
+                [
+                    *launcher,
+                    sys.executable,
+                    "-m",
+                    "tests.ranks.worker",
+                    "plain" if self.kind == "plain" else "ranks",
+                    address,
+                ],
                 env=environment(**variables, **WITH_EXTRAS, **self._variables),
                 cwd=REPOSITORY,
                 stdout=log,

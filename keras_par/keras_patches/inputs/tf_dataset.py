@@ -51,16 +51,18 @@ class TFDatasetInput(Input):
     def batch_size(self) -> int | None:  # type: ignore[override]
         """Rows of a full batch, None if the pipeline does not tell.
 
-        Keras asks the same private function of TensorFlow in `Distribution.distribute_tf_dataset`.
+        As TensorFlow's private `compute_batch_size` finds them, which Keras asks in its own `distribute_dataset`.
         """
-        from tensorflow.python.data.experimental.ops.distribute import compute_batch_size
-
         dataset = self.adapter.get_tf_dataset()
         if not isinstance(dataset, tf.data.Dataset):
             return None
-        if is_unbatched(dataset.element_spec) or not all(map(has_dims, tf.nest.flatten(dataset.element_spec))):
+        specs = tf.nest.flatten(dataset.element_spec)
+        if is_unbatched(dataset.element_spec) or not all(map(has_dims, specs)):
             return None
-        size = int(compute_batch_size(dataset))
+        sizes = {spec.shape[0] for spec in specs}
+        if None not in sizes:
+            return sizes.pop() if len(sizes) == 1 else None
+        size = int(tf.raw_ops.ComputeBatchSize(input_dataset=tf.data.experimental.to_variant(dataset)))
         return size if size > 0 else None
 
     @property

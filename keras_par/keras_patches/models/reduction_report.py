@@ -1,15 +1,14 @@
-"""Says which way the sums over ranks of a model's steps go: shared memory, or Horovod's messages."""
+"""Says which way the sums over ranks of a model's steps go: shared memory, or the engine's messages."""
 
 import logging
 import warnings
 
 import keras
 
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import ENGINES, Communicator
 from keras_par.job import rank_heartbeat
 from keras_par.keras_patches.models.binding import Binding
 
-ENGINES = {"mpi": "MPI", "gloo": "Gloo"}
 logger = logging.getLogger("keras_par")
 
 
@@ -19,7 +18,7 @@ def route(binding: Binding) -> str:
     if communicator.reduces_by is None:
         return ""
     why = f"reduce_by='{options.reduce_by}'"
-    if communicator.reduces_by == "horovod" and options.reduce_by == "auto":
+    if communicator.reduces_by == "engine" and options.reduce_by == "auto":
         why += f"; no shared memory, because {communicator.no_shared_memory}"
     if mesh is None:
         return f"Gradients are summed {route_in_words(communicator)} ({why})."
@@ -33,10 +32,10 @@ def route_in_words(communicator: Communicator) -> str:
     """The way of sums over some ranks."""
     if communicator.reduces_by == "shared_memory":
         return "through the shared memory of this host"
-    horovod = f"by Horovod over {ENGINES.get(communicator.engine, communicator.engine)}"
+    engine = f"by {ENGINES[communicator.engine]}"
     if communicator.reduces_by == "two_levels":
-        return f"in two levels, through the shared memory of each host and {horovod} between them"
-    return horovod
+        return f"in two levels, through the shared memory of each host and {engine} between them"
+    return engine
 
 
 def announce(model: keras.Model, binding: Binding) -> None:
@@ -45,8 +44,8 @@ def announce(model: keras.Model, binding: Binding) -> None:
     communicator, strategy = binding.communicator, type(binding.strategy).__name__
     if model.run_eagerly and binding.options.reduce_by == "shared_memory":
         warnings.warn(
-            f"keras-par: reduce_by='shared_memory' is ignored for '{model.name}', whose steps run eagerly, so that "
-            "Horovod sums: compile it without run_eagerly=True.",
+            f"keras-par: reduce_by='shared_memory' is ignored for '{model.name}', whose steps run eagerly, so that the "
+            "engine sums: compile it without run_eagerly=True.",
             stacklevel=2,
         )
     text = route(binding)  # on all ranks, which make a mesh's groups together

@@ -104,7 +104,7 @@ USES = (
     Use("keras.src.utils.file_utils:is_remote_path", "to write beside a path where there are folders"),
     Use("keras.src.utils.tracking:DotNotTrackScope", "to replace the loss tracker by one that keeps the newest loss"),
     Use("tensorflow:__internal__.types.Tensor", "so that a sharded tensor passes for a tensor"),
-    Use("tensorflow.python.data.experimental.ops.distribute:compute_batch_size", "to know a dataset's batch size"),
+    Use("tensorflow.python.eager.context:context", "to start TensorFlow's own collectives, and to end them"),
     Use(
         "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function",
         "to let functions begin anew whose first trace was given up",

@@ -1,0 +1,44 @@
+"""Several tensors as one message: their elements end to end, what comes back apart again, and sums of 16 bits."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from keras_par.comm.communicator import Communicator
+
+
+def fused(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The elements of tensors of one dtype, end to end."""
+    flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
+    return flat[0] if len(flat) == 1 else tf.concat(flat, 0)
+
+
+def separated(flat: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Tensors of the shapes of others, from their elements end to end.
+
+    Args:
+        flat: as `fused` gives it.
+        like: tensors of the shapes that are wanted.
+    """
+    pieces = [flat] if len(like) == 1 else tf.split(flat, [tf.size(tensor) for tensor in like])
+    return [
+        tf.ensure_shape(tf.reshape(piece, tf.shape(tensor)), tensor.shape)
+        for piece, tensor in zip(pieces, like, strict=True)
+    ]
+
+
+def sum_as_bfloat16(communicator: Communicator, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    """Sums in float32 what is sent as bfloat16, so that only what is sent and the results are rounded.
+
+    An all-to-all hands each rank one part of every rank's flat tensors, which it sums; an all-gather returns the
+    sums. Together they send the 2 (N - 1) / N bytes per byte of a ring all-reduce.
+    """
+    size, flat = communicator.size, fused(tensors)
+    length = tf.size(flat)
+    part = (length + size - 1) // size
+    sent = tf.cast(tf.pad(flat, [[0, part * size - length]]), tf.bfloat16)
+    parts = communicator.all_to_all(tf.bitcast(sent, tf.uint16), f"{name}.scatter")
+    parts = tf.bitcast(tf.reshape(parts, [size, part]), tf.bfloat16)
+    total = tf.cast(tf.reduce_sum(tf.cast(parts, tf.float32), 0), tf.bfloat16)
+    gathered = communicator.all_gather(tf.bitcast(total, tf.uint16), f"{name}.gather")
+    return separated(tf.cast(tf.bitcast(gathered, tf.bfloat16), tensors[0].dtype)[:length], tensors)

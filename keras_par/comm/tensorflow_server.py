@@ -1,0 +1,201 @@
+"""The server of TensorFlow's by which a process takes part in collectives, and the names that its devices have then."""
+
+import contextlib
+import gc
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import tensorflow as tf
+from tensorflow.python.eager.context import context
+
+JOB = "worker"
+PAUSE_SECONDS = 1.0  # from one look at other ranks to the next
+HEALTH_SECONDS = 2.0  # that a rank has to answer; one that is only slow is there
+MOST_NAMED = 3  # variables that would be lost
+
+
+class Meeting(Protocol):
+    """Where the ranks of a job tell each other what they need to know before they are connected."""
+
+    def gather(self, step: str, value: str, refusal: str | None = None) -> list[str]:
+        """The values of all ranks, in their order; every rank raises what one refuses."""
+
+    def leave(self) -> None:
+        """Notes that this rank has left the job."""
+
+    def first_to_leave(self) -> int | None:
+        """The first rank that has left, if one has."""
+
+
+class TensorFlowServer:
+    """This rank's server.
+
+    Nobody needs to prove anything to such a server, which runs what it is told to: docs/run.md.
+
+    Args:
+        rank: of this process.
+        size: number of ranks.
+    """
+
+    def __init__(self, rank: int, size: int):
+        self._rank, self._size = rank, size
+        self._meeting: Meeting | None = None
+        self._has_left = threading.Event()
+
+    def connect(self, meeting: Meeting, address: str) -> None:
+        """Starts the server and finds those of the others. Two meetings of all ranks.
+
+        Args:
+            meeting: of the ranks.
+            address: by which others reach this host.
+
+        Raises:
+            RuntimeError: there are variables or datasets already, on one of the ranks, or not all ranks come.
+        """
+        refusal = too_late() if _reserved is None and has_begun() else None
+        port = 0 if refusal else reserve(self._rank)
+        if not refusal:
+            context().ensure_initialized()  # starts the server, before others are told of it
+        addresses = meeting.gather("address", f"{address}:{port}", refusal)
+        enable(self._rank, dict(enumerate(addresses)))
+        meeting.gather("connected", "")  # what comes before a server knows all ranks would be lost
+        self._meeting = meeting
+        threading.Thread(target=self._watch, name="kp-watch-ranks", daemon=True).start()
+
+    def leave(self) -> None:
+        """Has collectives of all ranks fail, here at once and elsewhere within seconds."""
+        if self._meeting is None or self._has_left.is_set():
+            return
+        self._has_left.set()
+        self._meeting.leave()
+        abort(self._rank)
+
+    def _watch(self) -> None:
+        """Ends this rank's collectives when another rank is gone, for which TensorFlow would wait.
+
+        Rank 0, at which collectives of all ranks begin, looks for all others, and they look for rank 0.
+        """
+        assert self._meeting is not None
+        while not self._has_left.wait(PAUSE_SECONDS):
+            gone = self._first_gone()
+            if gone is not None and not self._has_left.is_set():
+                return abort(gone)
+
+    def _first_gone(self) -> int | None:
+        """A rank that has ended or left."""
+        for rank in range(1, self._size) if self._rank == 0 else (0,):
+            try:
+                context().check_collective_ops_peer_health(task(rank), round(1000 * HEALTH_SECONDS))
+            except tf.errors.DeadlineExceededError:
+                continue
+            except tf.errors.OpError:
+                return rank
+        assert self._meeting is not None
+        return self._meeting.first_to_leave() if self._rank == 0 else None
+
+
+_reserved: socket.socket | None = None  # holds the port of this process's server until that listens, and afterwards
+
+
+def task(rank: int) -> str:
+    """What TensorFlow calls a rank's process."""
+    return f"/job:{JOB}/replica:0/task:{rank}"
+
+
+def has_begun() -> bool:
+    """True once TensorFlow has named its devices, with its first operation."""
+    return context()._context_handle is not None
+
+
+def prepare(rank: int) -> None:
+    """Has TensorFlow name its devices as those of a rank, unless it has named them.
+
+    Args:
+        rank: of this process.
+    """
+    if not has_begun():
+        reserve(rank)
+
+
+def reserve(rank: int) -> int:
+    """Gives TensorFlow's devices the names of a rank's, which they keep; the port of the server that starts with them.
+
+    Variables and datasets know their device by its name, so that those that are made before are lost. Called before the
+    first operation, this only says how TensorFlow shall begin.
+
+    Args:
+        rank: of this process.
+    """
+    global _reserved
+    if _reserved is None:
+        os.environ["TF_GRPC_REUSE_PORT"] = "true"  # the server may have the port that is held for it
+        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("", 0))
+        _reserved = holder
+        enable(rank, {rank: f"localhost:{holder.getsockname()[1]}"})
+    return _reserved.getsockname()[1]
+
+
+def enable(rank: int, addresses: Mapping[int, str]) -> None:
+    """Lets TensorFlow's server know where the ranks are.
+
+    Args:
+        rank: of this process.
+        addresses: of the servers, by rank.
+    """
+    cluster = tf.train.ClusterDef()
+    job = cluster.job.add(name=JOB)
+    for each, address in addresses.items():
+        job.tasks[each] = address
+    config = context().config
+    config.experimental.collective_group_leader = task(0)  # without which every collective would wait
+    config.device_filters.append(f"/job:{JOB}/task:{rank}")
+    server = tf.train.ServerDef(
+        cluster=cluster, default_session_config=config, job_name=JOB, task_index=rank, protocol="grpc"
+    )
+    with without_warning():
+        context().enable_collective_ops(server)
+
+
+@contextlib.contextmanager
+def without_warning() -> Iterator[None]:
+    """Keeps TensorFlow from warning of what was made before, which `too_late` looks for."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "Enabling collective ops after program startup" not in record.getMessage()
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
+
+
+def too_late() -> str | None:
+    """Why this process's devices cannot be named anew, None if they can: numbers live on, whatever their device."""
+    kinds = (tf.Variable, tf.data.Dataset, tf.data.Iterator)
+    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+    if not found:
+        return None
+    names = [f"variable '{each.name}'" if isinstance(each, tf.Variable) else "a dataset" for each in found]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return (
+        f"keras-par: {', '.join(names[:MOST_NAMED])}{more} came before kp.init(), and TensorFlow's own collectives "
+        "would lose what is made before them: call kp.init() first, or import keras_par after tensorflow or keras and "
+        "before anything is made."
+    )
+
+
+def abort(rank: int) -> None:
+    """Has all collectives of this process fail, those under way and those to come.
+
+    Args:
+        rank: that has left.
+    """
+    context().abort_collective_ops(tf.errors.UNAVAILABLE, f"rank {rank} has left the job")

@@ -1,0 +1,190 @@
+"""Ranks that TensorFlow's own collectives connect: the same contract, weights and sentences as Horovod's."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from keras_par.base.rendezvous import RendezvousServer
+from keras_par.job import meeting
+from keras_par.launch import engines
+from keras_par.launch.engines import EngineError
+from tests import communicator_tasks, trainings
+from tests.covering import fewest
+from tests.jobs import start, write_script
+from tests.launcher import program, run
+from tests.patience import PATIENCE
+from tests.ranks.pool import REPOSITORY, environment, free_port
+from tests.test_one_process import EACH, differ_nowhere
+
+BY_TENSORFLOW = {"KERAS_PAR_ENGINE": "tensorflow"}
+STRATEGIES = fewest(EACH, lambda row: {row["strategy"]})
+QUICK = [row for row in STRATEGIES if trainings.num_ranks(row) == 2][:3]
+
+
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [
+        (2, "engine"),
+        pytest.param(2, "active", marks=pytest.mark.long),
+        (3, "engine"),
+        pytest.param(4, "group of half", marks=pytest.mark.long),
+        pytest.param(4, "two levels", marks=pytest.mark.long),
+    ],
+)
+def test_the_contract_is_kept(size, kind, ranks_of_tensorflow):
+    results = ranks_of_tensorflow(size).run(communicator_tasks.look, kind=kind)
+    assert [result["breaches"] for result in results] == [[]] * size
+    assert [result["size"] for result in results] == [2 if "group" in kind else size] * size
+    assert ("engine" in results[0]["routes"]) and (kind != "engine" or results[0]["routes"] == ["engine"])
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        pytest.param(row, id="-".join(row.values()), marks=() if row in QUICK else pytest.mark.long)
+        for row in STRATEGIES
+    ],
+)
+def test_ranks_end_where_one_process_ends(training, ranks_of_tensorflow, plain, exactness):
+    differ_nowhere(training, ranks_of_tensorflow, plain, exactness)
+
+
+def test_what_is_made_before_the_start_lives_on():
+    job = run("-np", 2, "--engine", "tensorflow", program("made_before"))
+    assert job.status == 0, job.stderr
+    found = sorted(json.loads(line.split("lives on: ")[1]) for line in job.stdout.splitlines() if "lives on: " in line)
+    assert [each[:2] for each in found] == [[0, 2], [1, 2]]
+    for _, _, *values, losses in found:
+        assert values == [[2.0, 3.0], [0, 2, 4], 2, [12.0, 18.0]] and losses == found[0][-1]
+
+
+def test_what_would_be_lost_is_named_on_all_ranks():
+    job = run("-np", 2, "--engine", "tensorflow", program("made_before"), "late")
+    assert job.status != 0
+    assert re.search(r"keras-par: variable '.*' and \d+ more came before kp\.init\(\), and TensorFlow's own", job.stderr)
+    assert "all ranks failed alike" in job.stderr
+
+
+@pytest.mark.long
+def test_without_horovod_and_a_compiler_ranks_train_as_one_process(tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+        import keras, numpy as np, keras_par as kp
+        kp.init()
+        keras.utils.set_random_seed(3)
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.Adam(0.01), "mse")
+        rows = np.random.default_rng(5).normal(size=(70, 4)).astype("float32")
+        losses = model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0).history["loss"]
+        print(f"losses: {[kp.rank(), kp.size(), *losses]}", flush=True)
+        """,
+    )
+    path = os.pathsep.join((str(REPOSITORY / "tests/without"), str(REPOSITORY)))
+    job = run("-np", 2, script, PYTHONPATH=path, CXX="/not/there", KERAS_PAR_CACHE=str(tmp_path / "cache"))
+    assert job.status == 0, job.stderr
+    [alone] = start("python", 1, script).values("losses: ")
+    found = sorted(json.loads(line.split("losses: ")[1]) for line in job.stdout.splitlines() if "losses: " in line)
+    assert [each[:2] for each in found] == [[0, 2], [1, 2]]
+    for _, _, *losses in found:
+        np.testing.assert_allclose(losses, alone[2:], rtol=1e-6)
+    assert "by TensorFlow over gRPC, not through shared memory, because" in job.stderr, job.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", ["os._exit(3)", "kp.shutdown(); time.sleep(600)"])
+def test_in_a_shell_loop_a_rank_that_waits_for_one_that_has_left_is_told(end, tmp_path):
+    script = write_script(
+        tmp_path,
+        f"""
+        import os, time, keras, keras_par as kp
+        kp.init()
+        kp.barrier()
+        if kp.rank() == 1:
+            {end}
+        kp.barrier()
+        """,
+    )
+    variables = environment(RANK_SIZE="2", MASTER_PORT=str(free_port()), **BY_TENSORFLOW)
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, script], env=variables | {"RANK_ID": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = jobs[0].communicate(timeout=PATIENCE)[1]
+        assert jobs[0].returncode != 0 and "has left the job" in said
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    server = RendezvousServer("127.0.0.1", 0, 3)
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(server.port))
+    yield server
+    server.close()
+
+
+def gathered(size: int, ranks, refusing: int | None = None) -> list:
+    """What ranks that meet are given, or the sentence that they raise."""
+
+    def one(rank: int):
+        try:
+            refusal = "keras-par: no." if rank == refusing else None
+            return meeting.RendezvousMeeting(rank, size).gather("step", f"value {rank}", refusal)
+        except RuntimeError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return list(threads.map(one, ranks))
+
+
+def test_ranks_that_meet_are_given_all_values(server):
+    assert gathered(3, (2, 0, 1)) == [["value 0", "value 1", "value 2"]] * 3
+
+
+def test_what_one_rank_refuses_all_raise(server):
+    assert gathered(3, (0, 1, 2), refusing=1) == ["keras-par: no."] * 3
+
+
+def test_ranks_that_do_not_come_are_named(server, monkeypatch):
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "1")
+    first, second = gathered(3, (0, 1))
+    assert "rank(s) 2 of 3 did not come" in first and "rank(s) 0 of 3 did not come" in second
+
+
+def test_the_first_rank_to_leave_is_known(server):
+    met = [meeting.RendezvousMeeting(rank, 3) for rank in range(3)]
+    assert met[0].first_to_leave() is None
+    met[2].leave()
+    assert met[0].first_to_leave() == 2
+    server.close()
+    met[1].leave()  # nobody listens any more
+    assert met[0].first_to_leave() is None
+
+
+def test_tensorflow_is_the_engine_where_horovod_is_not_installed(monkeypatch):
+    monkeypatch.delenv(engines.VARIABLE_OF_ENGINE, raising=False)
+    assert engines.choose(None) == "mpi" and engines.choose("tensorflow") == "tensorflow"
+    monkeypatch.setenv(engines.VARIABLE_OF_ENGINE, "tensorflow")
+    assert engines.choose(None) == "tensorflow" and engines.choose("gloo") == "gloo"
+    monkeypatch.setattr(engines, "horovod_library", lambda: None)
+    monkeypatch.delenv(engines.VARIABLE_OF_ENGINE)
+    assert engines.choose(None) == "tensorflow"
+    with pytest.raises(EngineError, match=r"Horovod is not installed: .* or take '--engine tensorflow'"):
+        engines.choose("gloo")
+    monkeypatch.setenv(engines.VARIABLE_OF_ENGINE, "nccl")
+    with pytest.raises(EngineError, match="there is no engine nccl"):
+        engines.choose(None)
