@@ -64,11 +64,13 @@ def weights(ended: Ended) -> list[str]:
     ("option", "places", "engine"),
     [
         ("-H", NAMES[:2], "gloo"),
+        ("-H", NAMES[:2], "tensorflow"),
         ("-H", NAMES, "mpi"),
         pytest.param("-H", NAMES, "gloo", marks=pytest.mark.slow),
         ("--hostfile", NAMES[:2], "mpi"),
         ("--rank-table", SPREAD, "mpi"),
         ("--rank-table", SPREAD, "gloo"),
+        pytest.param("--rank-table", SPREAD, "tensorflow", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_train_over_hosts(option, places, engine, hosts_up, job, one_host, tmp_path):
