@@ -76,7 +76,8 @@ def test_without_horovod_and_a_compiler_ranks_train_as_one_process(tmp_path):
     script = write_script(
         tmp_path,
         """
-        import keras, numpy as np, keras_par as kp
+        import logging, keras, numpy as np, keras_par as kp
+        logging.basicConfig(level="INFO")
         kp.init()
         keras.utils.set_random_seed(3)
         with kp.DataParallel().scope():
@@ -123,9 +124,8 @@ def test_in_a_shell_loop_a_rank_that_waits_for_one_that_has_left_is_told(end, tm
         said = jobs[0].communicate(timeout=PATIENCE)[1]
         assert jobs[0].returncode != 0 and "has left the job" in said
     finally:
-        for job in jobs:
-            job.kill()
-            job.wait()
+        jobs[1].kill()
+        jobs[1].communicate()
 
 
 @pytest.fixture

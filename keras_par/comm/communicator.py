@@ -155,7 +155,6 @@ class Communicator(abc.ABC):
         """Gives every rank the root's `tensors` (equal shapes and dtypes on all ranks). One broadcast each."""
         return self.issue(Request("broadcast", name, root_rank=root_rank), tensors)
 
-    @abc.abstractmethod
     def group(self, groups: Sequence[Sequence[int]]) -> "Communicator":
         """Collectives over the ranks of the group that this rank is in.
 
@@ -165,10 +164,11 @@ class Communicator(abc.ABC):
         Args:
             groups: disjoint groups that hold every rank of the job, each in ascending order.
         """
+        raise RuntimeError("keras-par: a group of ranks has no groups of its own: ask the job's communicator.")
 
-    @abc.abstractmethod
     def shutdown(self) -> None:
         """Leaves the job; pending collectives on other ranks fail instead of waiting."""
+        raise RuntimeError("keras-par: a group of ranks cannot leave the job: shut down the job's communicator.")
 
     def all_gather_object(self, value: Any, name: str) -> list[Any]:
         """The ranks' values, anything JSON can carry, in rank order; one object for all where they are the same.

@@ -128,12 +128,6 @@ class HorovodCollectives(Communicator):
                 self._traced[request, specs] = function.get_concrete_function()
         return list(self._traced[request, specs](*tensors))
 
-    def group(self, groups):
-        raise RuntimeError("keras-par: a group of ranks has no groups of its own: ask the job's communicator.")
-
-    def shutdown(self):
-        raise RuntimeError("keras-par: a group of ranks cannot leave the job: shut down the job's communicator.")
-
 
 class HorovodCommunicator(HorovodCollectives):
     """All ranks of a job started by `horovodrun` or `mpirun`, connected by MPI or Gloo.

@@ -178,8 +178,8 @@ class TensorFlowCommunicator(TensorFlowCollectives):
 
     @property
     def has_groups(self) -> bool:
-        """True once a group of several ranks was made."""
-        return bool(self._groups)
+        """True: each two ranks have collectives of their own."""
+        return True
 
     def group(self, groups):
         own = next(tuple(ranks) for ranks in groups if self.rank in ranks)

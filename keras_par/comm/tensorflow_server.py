@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager.context import context
 
 JOB = "worker"
-PAUSE_SECONDS = 1.0  # from one look at other ranks to the next
+PAUSE_SECONDS, ASKS_A_SECOND = 1.0, 500  # from one look at other ranks to the next; of all ranks together
 HEALTH_SECONDS = 2.0  # that a rank has to answer; one that is only slow is there
 MOST_NAMED = 3  # variables that would be lost
 
@@ -67,26 +67,24 @@ class TensorFlowServer:
         threading.Thread(target=self._watch, name="kp-watch-ranks", daemon=True).start()
 
     def leave(self) -> None:
-        """Has collectives of all ranks fail, here at once and elsewhere within seconds."""
-        if self._meeting is None or self._has_left.is_set():
-            return
-        self._has_left.set()
-        self._meeting.leave()
-        abort(self._rank)
+        """Has collectives of the other ranks fail, within seconds."""
+        if self._meeting is not None and not self._has_left.is_set():
+            self._has_left.set()
+            self._meeting.leave()
 
     def _watch(self) -> None:
         """Ends this rank's collectives when another rank is gone, for which TensorFlow would wait.
 
-        Rank 0, at which collectives of all ranks begin, looks for all others, and they look for rank 0.
+        Rank 0, at which each collective begins, looks for all others, and they look for rank 0.
         """
-        assert self._meeting is not None
-        while not self._has_left.wait(PAUSE_SECONDS):
+        while not self._has_left.wait(max(PAUSE_SECONDS, self._size / ASKS_A_SECOND)):
             gone = self._first_gone()
             if gone is not None and not self._has_left.is_set():
-                return abort(gone)
+                return context().abort_collective_ops(tf.errors.UNAVAILABLE, f"rank {gone} has left the job")
 
     def _first_gone(self) -> int | None:
         """A rank that has ended or left."""
+        assert self._meeting is not None
         for rank in range(1, self._size) if self._rank == 0 else (0,):
             try:
                 context().check_collective_ops_peer_health(task(rank), round(1000 * HEALTH_SECONDS))
@@ -94,8 +92,7 @@ class TensorFlowServer:
                 continue
             except tf.errors.OpError:
                 return rank
-        assert self._meeting is not None
-        return self._meeting.first_to_leave() if self._rank == 0 else None
+        return self._meeting.first_to_leave()
 
 
 _reserved: socket.socket | None = None  # holds the port of this process's server until that listens, and afterwards
@@ -190,12 +187,3 @@ def too_late() -> str | None:
         "would lose what is made before them: call kp.init() first, or import keras_par after tensorflow or keras and "
         "before anything is made."
     )
-
-
-def abort(rank: int) -> None:
-    """Has all collectives of this process fail, those under way and those to come.
-
-    Args:
-        rank: that has left.
-    """
-    context().abort_collective_ops(tf.errors.UNAVAILABLE, f"rank {rank} has left the job")
