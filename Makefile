@@ -67,14 +67,15 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env env PATH="$$PATH")
 CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-server openssh-client slurm-wlm munge
 CLUSTER_TESTS ?= cluster and not slow
 # Each file stays in one process, so that those of many minutes begin first.
-CLUSTER_LONGEST := tests/test_ray.py $(addprefix tests/hosts/test_, lost_hosts.py slurm_time.py slurm.py)
-# No other file is read: four processes would import TensorFlow and all tests first.
+CLUSTER_LONGEST := $(addprefix tests/, hosts/test_lost_hosts.py test_ray.py $(addprefix hosts/test_, \
+	ssh_faults.py slurm_time.py ssh.py partners.py slurm.py) test_tutorials.py hosts/test_pods.py)
+# No other file is read: five processes would import TensorFlow and all tests first.
 CLUSTER_FILES = $(shell grep --recursive --files-with-matches --include="test_*.py" mark.cluster tests)
 CLUSTER_ORDER = --dist loadfile --no-loadscope-reorder $(CLUSTER_LONGEST) $(filter-out $(CLUSTER_LONGEST),$(CLUSTER_FILES))
 test-cluster: setup
 	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { $(SUDO) apt-get update -qq && $(SUDO) $(CLUSTER); } > /dev/null 2>&1 || \
 	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
-	$(SUDO) $(BIN)/python -m pytest --numprocesses 4 -m "$(CLUSTER_TESTS)" $(CLUSTER_ORDER)
+	$(SUDO) $(BIN)/python -m pytest --numprocesses 5 -m "$(CLUSTER_TESTS)" $(CLUSTER_ORDER)
 
 # What one GPU can show: fails without one. TensorFlow needs NVIDIA's libraries: pip install "tensorflow[and-cuda]".
 test-gpu: setup

@@ -33,15 +33,21 @@ def imports(path: Path) -> frozenset[str]:
 
 @cache
 def asking_for_pools(path: Path) -> frozenset[str]:
-    """The tests and fixtures of a file that ask for pools, none if that is never for plain Keras or several ranks."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    asked = {node.name: {each.arg for each in node.args.args} for node in nodes if isinstance(node, ast.FunctionDef)}
-    found = set(POOLS)
+    """The tests and fixtures of a file that ask for plain Keras or several ranks."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    asked = {node.name: {each.arg for each in node.args.args} for node in nodes}
+    found = {node.name for node in nodes if "plain" in asked[node.name] or asks_for_several(node)}
     while more := {name for name, arguments in asked.items() if arguments & found} - found:
         found |= more
-    calls = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "ranks")
-    is_one = {ast.unparse(call.args[0]) for call in calls} == {"1"}
-    return frozenset() if is_one and not any("plain" in each for each in asked.values()) else frozenset(found)
+    return frozenset(found)
+
+
+def asks_for_several(node: ast.FunctionDef) -> bool:
+    """True if a function uses its argument `ranks` for more than one rank, or gives it to another."""
+    nodes = list(ast.walk(node))
+    num_uses = sum(isinstance(each, ast.Name) and each.id == "ranks" for each in nodes)
+    calls = [ast.unparse(each) for each in nodes if isinstance(each, ast.Call)]
+    return "ranks" in {each.arg for each in node.args.args} and num_uses > calls.count("ranks(1)")
 
 
 def kind_of(item) -> str:

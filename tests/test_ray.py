@@ -1,35 +1,22 @@
 """`kp.ray.run` on clusters of several of Ray's nodes: results, training, failures, a node that dies, nothing left."""
 
-import contextlib
 import importlib.util
-import json
 import re
 import secrets
 import signal
 import socket
-import subprocess
-import tempfile
-import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.hosts.namespaces import address, hosts
 from tests.jobs import write_script
-from tests.launcher import MARK, Ended, Job
+from tests.launcher import Ended, Job
 from tests.onlookers import onlooker, require_kept
-from tests.ranks.pool import environment, scripts
+from tests.rays import VARIABLES, folder_of_ray, found
 
 pytestmark = pytest.mark.cluster
 ALL_SECONDS = 800  # of the script that asks one cluster for many things
 NAMED_WITHIN = 20.0  # seconds from a node's death to the error
-LOST_WITHIN = 90.0  # the same where no connection tells of it, so that Ray must find out
-FIRST, SECOND = NAMES = ("kp-ray-0", "kp-ray-1")
-VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": None}
-# A node that joins does not look for the token that a head finds in its user's home, and is refused.
-OF_NODES = {**VARIABLES, "RAY_AUTH_MODE": "disabled"}
 
 BEGIN = """
     import json, os, pathlib, sys, tempfile, threading, time
@@ -58,17 +45,6 @@ BEGIN = """
 """
 
 
-@contextlib.contextmanager
-def folder_of_ray() -> Iterator[Path]:
-    """Where Ray keeps its files, by a name that is short enough for sockets; it is gone at the end."""
-    with (
-        tempfile.TemporaryDirectory(prefix="kp-ray-", ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("RAY_TMPDIR", folder)
-        yield Path(folder)
-
-
 @pytest.fixture
 def rays():
     """The folder where Ray keeps its files in a test."""
@@ -80,12 +56,6 @@ def start(folder: Path, text: str) -> Job:
     """Starts a script on a cluster with two nodes of two CPUs each."""
     assert importlib.util.find_spec("ray"), "pip install ray"
     return Job(write_script(folder, f"{BEGIN}\n{text}"), folder, launcher=(), **VARIABLES)
-
-
-def found(ended: Ended) -> dict:
-    """What a script has told, which is its last line."""
-    assert ended.status == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -316,64 +286,3 @@ def test_horovods_executor_starts_ranks_of_which_horovods_own_layer_reduces_noth
     assert [rank for rank, _ in by_kp] == [rank for rank, _ in by_horovod] == [0, 1]
     assert by_kp[0][1] == by_kp[1][1]
     assert by_horovod[0][1] != by_horovod[1][1]
-
-
-ON_HOSTS = """
-    import json, os, pathlib, sys, time
-    import ray
-    import keras_par as kp
-
-    folder, tell = pathlib.Path(sys.argv[1]), {}
-    ray.init(address=sys.argv[2])
-
-    def where():
-        kp.init()
-        return os.uname().nodename, kp.size(), kp.local_size()
-
-    def waits():
-        kp.init()
-        part = folder / f"part.{kp.rank()}"
-        part.write_text(str(kp.rank()))
-        part.rename(folder / os.uname().nodename)
-        time.sleep(300)
-
-    tell["where"] = kp.ray.run(where, placement="STRICT_SPREAD")
-    try:
-        kp.ray.run(waits, placement="STRICT_SPREAD")
-    except RuntimeError as error:
-        tell["error"], tell["time"] = str(error), time.time()
-    print(json.dumps(tell), flush=True)
-    ray.shutdown()
-"""
-
-
-@pytest.fixture
-def pair(rays):
-    """Two hosts with a node of Ray's each, the first of which is the head."""
-    mark, port = uuid.uuid4().hex, "6399"
-    wanted = environment(**OF_NODES, **{MARK: mark})
-    wanted = {name: value for name, value in wanted.items() if value is not None}
-    head = ["--head", f"--port={port}", "--include-dashboard=false"]
-    with hosts(*NAMES) as both:
-        for number, name in enumerate(NAMES):
-            how = head if number == 0 else [f"--address={address(0)}:{port}"]
-            command = [str(scripts() / "ray"), "start", *how, f"--node-ip-address={address(number)}", "--num-cpus=1"]
-            command += ["--object-store-memory=80000000", "--disable-usage-stats"]
-            subprocess.run([*both.within(name), *command], env=wanted, check=True, stdout=subprocess.DEVNULL)
-        yield both, f"{address(0)}:{port}"
-
-
-def test_a_host_that_is_lost_is_named(pair, tmp_path):
-    both, cluster = pair
-    script = write_script(tmp_path, ON_HOSTS)
-    job = Job(script, tmp_path, cluster, within=both.within(FIRST), launcher=(), **OF_NODES)
-    for name in NAMES:
-        job.wait_for(tmp_path / name)
-    rank, lost = (tmp_path / SECOND).read_text(), time.time()
-    both.lose(SECOND)
-    tell = found(job.wait())
-    seconds = tell["time"] - lost
-    print(f"the lost host was named, and the other rank ended, after {seconds:.1f} s")
-    assert sorted(tell["where"]) == [[FIRST, 2, 1], [SECOND, 2, 1]]
-    assert f"rank {rank} failed first\nRank {rank} on host {SECOND} vanished together with the agent" in tell["error"]
-    assert seconds < LOST_WITHIN
