@@ -53,9 +53,11 @@ class Onlooker:
 
     def files_with(self, *secrets: str, folders: Iterable[Path] = ()) -> list[Path]:
         """Files with one of these texts that others may read: those of folders, and new ones where all may write."""
-        common = [each for folder in (Path(tempfile.gettempdir()), Path("/tmp"), SHARED) for each in folder.iterdir()]
+        common = [each for folder in {Path(tempfile.gettempdir()), Path("/tmp"), SHARED} for each in folder.iterdir()]
         new = [path for path in common if (state := state_of(path)) and state.st_ctime >= self.began]
-        return [path for root in (*folders, *new) for path in open_files(root) if has_one(path, *secrets)]
+        found = [path for root in folders for path in open_files(root)]
+        found += [path for root in new for path in open_files(root, self.began)]
+        return [path for path in found if has_one(path, *secrets)]
 
 
 def state_of(path: Path) -> os.stat_result | None:
@@ -73,17 +75,18 @@ def has_one(path: Path, *secrets: str) -> bool:
     return False
 
 
-def open_files(root: Path) -> Iterator[Path]:
-    """The files within that other users may read."""
+def open_files(root: Path, since: float = 0.0) -> Iterator[Path]:
+    """The files within that other users may read and that were written since then, as those of others may be many."""
     state = state_of(root)
     if state is None:
         return
     if stat.S_ISREG(state.st_mode) and state.st_mode & 0o044 and state.st_size < MOST_BYTES:
-        yield root
+        if state.st_ctime >= since:
+            yield root
     elif stat.S_ISDIR(state.st_mode) and state.st_mode & 0o011:
         with contextlib.suppress(OSError):
             for each in root.iterdir():
-                yield from open_files(each)
+                yield from open_files(each, since)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ NOT_INSTALLED = "there is no SLURM: apt-get install slurm-wlm munge"
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 CPUS = 2  # of each node, whatever the machine has
 REQUEUE_SECONDS = 10  # that a job waits before it starts again
+LOOK_SECONDS = 5  # from one look at waiting jobs to the next, which is a minute elsewhere
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}  # what a host has of its own
 
 
@@ -76,6 +77,7 @@ def settings(folder: Path, names: Sequence[str]) -> str:
         f"SlurmdPidFile={folder}/slurmd.%n.pid",
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/affinity",
+        f"SchedulerParameters=sched_interval={LOOK_SECONDS},bf_interval={LOOK_SECONDS}",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_CPU",
         "SlurmdParameters=config_overrides",
