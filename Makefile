@@ -68,7 +68,7 @@ CLUSTER := apt-get install -y -qq --no-install-recommends iproute2 openssh-serve
 CLUSTER_TESTS ?= cluster and not slow
 # Each file stays in one process, so that those of many minutes begin first.
 CLUSTER_LONGEST := $(addprefix tests/, hosts/test_lost_hosts.py test_ray.py $(addprefix hosts/test_, \
-	ssh_faults.py slurm_time.py ssh.py partners.py slurm.py) test_tutorials.py hosts/test_pods.py)
+	ssh_faults.py slurm_time.py ssh.py partners.py slurm.py) test_tutorials.py hosts/test_pods.py hosts/test_ray_hosts.py)
 # No other file is read: five processes would import TensorFlow and all tests first.
 CLUSTER_FILES = $(shell grep --recursive --files-with-matches --include="test_*.py" mark.cluster tests)
 CLUSTER_ORDER = --dist loadfile --no-loadscope-reorder $(CLUSTER_LONGEST) $(filter-out $(CLUSTER_LONGEST),$(CLUSTER_FILES))
