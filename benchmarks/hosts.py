@@ -3,8 +3,8 @@
     python -m benchmarks hosts
 
 One machine plays two hosts of two ranks each, which a cable of 1 Gbit/s joins (network namespaces; needs root, and
-Debian's iproute2). All ways train the same Dense network in turns within one job over Gloo. The bytes are those that a
-host sends over the cable in a step, beside the bytes of the weights.
+Debian's iproute2). All ways train the same Dense network in turns within one job over one engine. The bytes are those
+that a host sends over the cable in a step, beside the bytes of the weights.
 """
 
 import argparse
@@ -25,7 +25,7 @@ PORT = "29517"
 # Options of kp.DataParallel, and how often a host sends the weights' bytes. A ring of N ranks sends 2 (N - 1) / N over
 # each link, one of H hosts 2 (H - 1) / H; zero=3 scatters once and gathers twice, but the first layer's weights once.
 WAYS = {
-    "flat ring of all ranks": ({"reduce_by": "horovod"}, 2 * 3 / 4),
+    "flat ring of all ranks": ({"reduce_by": "engine"}, 2 * 3 / 4),
     "two levels": ({}, 1.0),
     "zero=1, a replica a host": ({"zero": 1, "zero_ranks": "host"}, 1.0),
     "zero=3, a replica a host": ({"zero": 3, "zero_ranks": "host"}, 1.0),
@@ -38,6 +38,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each way (%(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="steps of an epoch (%(default)s)")
     parser.add_argument("--megabits", type=int, default=1000, help="that the cable carries in a second (%(default)s)")
+    parser.add_argument("--engine", choices=("gloo", "tensorflow"), default="gloo", help="(%(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -58,6 +59,7 @@ def launch(args) -> list[dict]:
             hosts.limit(name, args.megabits)
         meeting = {"MASTER_ADDR": namespaces.address(0), "MASTER_PORT": PORT}
         variables = environment(RANK_SIZE=str(size), HOROVOD_GLOO_IFACE=namespaces.CABLE, **meeting)
+        variables["KERAS_PAR_ENGINE"] = args.engine
         ranks = [
             hosts.start(
                 NAMES[rank // RANKS_OF_HOST],

@@ -47,12 +47,12 @@ def by_mpirun(system: str, **variables: str) -> Callable[[str, int], Team]:
     return start
 
 
-def by_gloo(system: str, **variables: str) -> Callable[[str, int], Team]:
-    """Ranks connected by Gloo, each on a core of its own."""
+def by_launcher(engine: str, system: str, **variables: str) -> Callable[[str, int], Team]:
+    """Ranks of `keras-par run` that an engine connects, each on a core of its own."""
 
     def start(workload: str, num_ranks: int) -> Team:
-        launcher = [str(SCRIPTS / "keras-par"), "run", "-np", str(num_ranks), "--engine", "gloo"]
-        logs = ["--log-dir", str(REPOSITORY / "build" / "gloo-logs"), "--tee", "--hang-after", "86400"]
+        launcher = [str(SCRIPTS / "keras-par"), "run", "-np", str(num_ranks), "--engine", engine]
+        logs = ["--log-dir", str(REPOSITORY / "build" / f"{engine}-logs"), "--tee", "--hang-after", "86400"]
         command = [*launcher, *logs, *keras_rank(system, workload, num_ranks)[1:]]
         return Team(command, num_ranks, environment(**HOROVOD, **variables))
 
@@ -144,7 +144,8 @@ SYSTEMS = {
     "bound": System("independent processes (bound)", side_by_side(alone)),
     "plain": System("Keras, one process, all cores", in_one_process("plain")),
     "keras-par": System("keras-par, MPI", by_mpirun("keras-par", **FAST)),
-    "keras-par-gloo": System("keras-par, Gloo", by_gloo("keras-par", **FAST)),
+    "keras-par-gloo": System("keras-par, Gloo", by_launcher("gloo", "keras-par", **FAST)),
+    "keras-par-tensorflow": System("keras-par, TensorFlow", by_launcher("tensorflow", "keras-par")),
     "loop": System("hand-written Horovod loop, MPI", by_mpirun("loop", **FAST)),
     "loop-dense": System("the loop, dense gradients", by_mpirun("loop-dense", **FAST), only=("recommender",)),
     "reduction": System("only the loop's all-reduce", by_mpirun("reduction", **FAST)),
