@@ -96,9 +96,9 @@ def beside(build, file, kind, machine, num_ranks, meshes, num_rows, length):
 
 def catalogue_map(file, trace, mesh):
     """The layouts that a file of the catalogue gives the variables."""
-    from keras_par.catalogue.strategy_file import read_strategy
     from keras_par.distribution.load_strategy import find
     from keras_par.plan.layout import matches
+    from keras_par.plan.strategy_file import read_strategy
 
     entries = read_strategy(find(file)).entries
     paths = [parameter.path for parameter in trace.parameters]

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from keras_par.comm.reducer import GradientReducer as GradientReducer
     from keras_par.distribution.data_parallel import DataParallel as DataParallel
     from keras_par.distribution.describe import describe as describe
-    from keras_par.distribution.independent import independent as independent
     from keras_par.distribution.load_strategy import load_strategy as load_strategy
     from keras_par.distribution.model_parallel import ModelParallel as ModelParallel
-    from keras_par.distribution.rows import local_batch_size as local_batch_size
     from keras_par.distribution.runtime import barrier as barrier
+    from keras_par.distribution.runtime import independent as independent
     from keras_par.distribution.runtime import init as init
+    from keras_par.distribution.runtime import local_batch_size as local_batch_size
     from keras_par.distribution.runtime import local_rank as local_rank
     from keras_par.distribution.runtime import local_size as local_size
     from keras_par.distribution.runtime import rank as rank
@@ -42,11 +42,11 @@ _ROOM_OF = {
     "barrier": "keras_par.distribution.runtime",
     "broadcast_variables": "keras_par.comm.broadcast",
     "describe": "keras_par.distribution.describe",
-    "independent": "keras_par.distribution.independent",
+    "independent": "keras_par.distribution.runtime",
     "init": "keras_par.distribution.runtime",
     "load_checkpoint": "keras_par.checkpoint.load",
     "load_strategy": "keras_par.distribution.load_strategy",
-    "local_batch_size": "keras_par.distribution.rows",
+    "local_batch_size": "keras_par.distribution.runtime",
     "local_rank": "keras_par.distribution.runtime",
     "local_size": "keras_par.distribution.runtime",
     "rank": "keras_par.distribution.runtime",

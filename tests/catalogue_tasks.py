@@ -93,7 +93,7 @@ def train_with_other_names() -> None:
 
 def look_up(num_patterns: int) -> dict:
     """What a layout map and Keras's own say of paths, and the seconds that the first needs for many."""
-    from keras_par.distribution.layout_map import LayoutMap
+    from keras_par.distribution.load_strategy import LayoutMap
 
     mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
     maps = LayoutMap(mesh), keras.distribution.LayoutMap(mesh)

@@ -136,7 +136,7 @@ def image(x: Any) -> Any:
 
 def functions(with_rule: bool) -> Iterator[tuple[str, Callable]]:
     """The functions of the backend that have a rule, or have none, with the names that rules have or would have."""
-    from keras_par.keras_patches.table.keras_names import located
+    from keras_par.keras_patches.table.uses import located
     from keras_par.keras_patches.variables.operations import BACKEND, LOOPS, ROOMS
     from keras_par.sharding.rules.table import RULES
 

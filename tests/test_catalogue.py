@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from keras_par.catalogue.strategy_file import read_strategy
 from keras_par.distribution.load_strategy import catalogue
+from keras_par.plan.strategy_file import read_strategy
 from tests import catalogue_tasks
 from tests.catalogue_cases import CASES, MESHES
 from tests.compare import relative_distance

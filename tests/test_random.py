@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from keras_par.plan.counters import seek, stream
+from keras_par.keras_patches.rows.random_rows import seek, stream
 from tests import input_kinds, random_tasks
 from tests.compare import log_distance, relative_distance
 from tests.random_cases import RANDOM_CASES

@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
 from keras_par.plan.options import Options
+from keras_par.plan.strategy_file import parse_strategy, strategy_text
 from tests import memory, recompute_tasks
 from tests.compare import relative_distance
 from tests.jobs import start

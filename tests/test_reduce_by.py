@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_par.catalogue.strategy_file import parse_strategy
+from keras_par.plan.strategy_file import parse_strategy
 from tests import reduce_by_tasks as tasks
 from tests.jobs import start, write_script
 from tests.ranks.pool import Failure, together

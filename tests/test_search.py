@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_par.base.sizes import bytes_of, no_less, size
-from keras_par.catalogue.strategy_file import parse_strategy, strategy_text
 from keras_par.plan.case import Outcome
 from keras_par.plan.machine import Link, read_machine, typical
 from keras_par.plan.operation_cost import FLOPS_PER_ELEMENT, work_of
+from keras_par.plan.strategy_file import parse_strategy, strategy_text
 from keras_par.plan.trace import TRACED_ROWS, Operation, Tensor
 from keras_par.searching import dynamic, exact
 from keras_par.searching.known_machines import SHIPPED, machine_of

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_par.plan.cost import predict
-from keras_par.plan.liveness import Moment, most_held, waiting
+from keras_par.plan.cost import Moment, most_held, predict, waiting
 from keras_par.plan.trace import Parameter, Trace
 from keras_par.plan.training_setup import Setting
 from keras_par.searching import dynamic

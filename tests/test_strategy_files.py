@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_par.catalogue.mesh_sizes import resized, sizes_for
-from keras_par.catalogue.strategy_file import OPTIONS, Entry, parse_strategy, read_strategy
-from keras_par.catalogue.toml_lines import line_of, lines_of_keys
+from keras_par.plan.mesh import resized, sizes_for
 from keras_par.plan.options import Options
+from keras_par.plan.strategy_file import OPTIONS, Entry, parse_strategy, read_strategy
+from keras_par.plan.toml import line_of, lines_of_keys
 from tests import catalogue_tasks
 
 CATALOGUE = sorted((Path(__file__).resolve().parents[1] / "strategies").glob("*.toml"))

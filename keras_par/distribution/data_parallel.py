@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
+from keras_par.distribution.runtime import init_for
 from keras_par.distribution.seeds import share_random_state
-from keras_par.distribution.start_job import start
 from keras_par.keras_patches.variables.layouts import mesh_of_rows
 from keras_par.plan.options import Compression, CustomLoss, Options, ReduceBy, Reduction, Remainder, Zero
 
@@ -102,7 +102,7 @@ class DataParallel(keras.distribution.DataParallel):
             zero_min_kb=zero_min_kb,
             zero_ranks=zero_ranks,
         )
-        start(options)
+        init_for(options)
         self.keras_par_options = options
         super().__init__(device_mesh, devices, auto_shard_dataset)
         if zero == 3:

@@ -19,7 +19,7 @@ from keras_par.comm.counted import Call
 from keras_par.keras_patches.files.atomic_save import beside
 from keras_par.keras_patches.models.binding import bound, optimizers_of
 from keras_par.keras_patches.models.model_state import entries
-from keras_par.keras_patches.models.reduction_report import route
+from keras_par.keras_patches.models.summary import route
 from keras_par.keras_patches.update.optimizer_slots import slots_by_variable
 from keras_par.keras_patches.variables.layer_outputs import OutputRow
 from keras_par.keras_patches.variables.layouts import said_by

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import keras
 
-from keras_par.catalogue.mesh_sizes import resized, sizes_for
-from keras_par.catalogue.strategy_file import Strategy, read_strategy
 from keras_par.comm import world
 from keras_par.distribution.data_parallel import DataParallel
-from keras_par.distribution.layout_map import LayoutMap
 from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
-from keras_par.plan.layout import nearest
+from keras_par.plan.layout import matches, nearest
+from keras_par.plan.mesh import resized, sizes_for
+from keras_par.plan.strategy_file import Strategy, read_strategy
 
 
 def load_strategy(
@@ -87,6 +86,16 @@ def model_parallel(
     made.optional_patterns = frozenset(entry.pattern for entry in strategy.entries if entry.is_optional)
     made.replicable_patterns = frozenset(entry.pattern for entry in strategy.entries if entry.is_replicable)
     return made
+
+
+class LayoutMap(keras.distribution.LayoutMap):
+    """Finds what Keras's finds, which would compile very many patterns anew for each variable."""
+
+    def __getitem__(self, key):
+        found = [pattern for pattern in self if matches(pattern, key)]
+        if not found:
+            return None
+        return super().__getitem__(found[0] if len(found) == 1 else key)  # Keras says which are too many
 
 
 def find(name_or_path: str | os.PathLike) -> Path:

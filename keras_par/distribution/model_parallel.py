@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
+from keras_par.distribution.runtime import init_for
 from keras_par.distribution.seeds import share_random_state
-from keras_par.distribution.start_job import start
 from keras_par.keras_patches.variables.layouts import mesh_of
 from keras_par.plan.options import Compression, CustomLoss, Options, ReduceBy, Reduction, Remainder, Zero
 
@@ -98,7 +98,7 @@ class ModelParallel(keras.distribution.ModelParallel):
             zero_min_kb=zero_min_kb,
             zero_ranks=zero_ranks,
         )
-        start(self.keras_par_options)
+        init_for(self.keras_par_options)
         super().__init__(layout_map=layout_map, batch_dim_name=batch_dim_name, auto_shard_dataset=auto_shard_dataset)
         mesh_of(self)
         share_random_state("kp.ModelParallel()")

@@ -1,10 +1,13 @@
-"""`kp.init()` and what it starts: communication, this rank's device, a shared seed, the hooks in Keras."""
+"""The job: `kp.init()` starts communication, this rank's device, a seed, the hooks in Keras; a rank's place in it."""
 
 import atexit
+import contextlib
 import importlib.metadata
 import multiprocessing
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -13,11 +16,18 @@ import tensorflow as tf
 from keras_par.base import rank_variables
 from keras_par.base.heartbeat_page import CALLS
 from keras_par.comm import world
+from keras_par.comm.agreement import AgreedValueError, gather_or_raise
 from keras_par.comm.communicator import Communicator
 from keras_par.distribution.seeds import Seed, share
 from keras_par.job import failures, rank_heartbeat
 from keras_par.job.start_communication import start
+from keras_par.keras_patches.coordination import fit_call as runs
+from keras_par.keras_patches.inputs.input import without_distribution
 from keras_par.keras_patches.install import install
+from keras_par.keras_patches.models import binding as bindings
+from keras_par.plan.options import OF_A_HOST, Options
+from keras_par.plan.rows import row_range
+from keras_par.sharding import step as steps
 
 
 def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
@@ -198,6 +208,98 @@ def barrier() -> None:
     Costs one all-reduce of a scalar.
     """
     world.current().barrier("kp.barrier")
+
+
+def local_batch_size(batch_size: int) -> int:
+    """This rank's rows of a global batch of so many.
+
+    Example:
+        ```python
+        with kp.DataParallel().scope():
+            inputs = keras.Input((5, 1), batch_size=kp.local_batch_size(64))
+            model = keras.Model(inputs, keras.layers.LSTM(4, stateful=True)(inputs))
+        model.input_shape  # -> (32, 5, 1)
+        kp.local_batch_size(65)  # -> 32 on rank 0, 33 on rank 1
+        ```
+
+    For scripts that make noise of a constant shape in a `train_step`, and for layers that want the batch size when they
+    are made, as stateful RNNs do. Where the script knows the batch, `ops.shape(x)[0]` says it without this. Works
+    inside of a step, under an active strategy, and without one, where all ranks have other rows.
+
+    Args:
+        batch_size: rows of a batch on all ranks together, as `fit` takes it.
+
+    Returns:
+        A number of rows, all of them before `kp.init()`. It may be 0 where a batch has fewer rows than there are ranks.
+
+    Costs no collective.
+    """
+    step, strategy = steps.current(), keras.distribution.distribution()
+    if step is None and not world.is_started():
+        return batch_size
+    if step is not None:
+        group = step.communicator
+    else:
+        group = world.current() if strategy is None else bindings.Binding(strategy, Options()).data
+    start, stop = row_range(batch_size, group.size, group.rank)
+    return stop - start
+
+
+@contextlib.contextmanager
+def independent() -> Iterator[None]:
+    """Within it Keras is what it is in one process: models are made, trained and used on this rank alone.
+
+    Example:
+        ```python
+        with kp.DataParallel().scope():
+            model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        loss = None
+        if kp.rank() == 0:
+            with kp.independent():
+                loss = model.evaluate(np.ones((100, 8)), np.ones((100, 1)))  # the other ranks need not call it
+        loss is None  # -> False on rank 0, True on rank 1
+        ```
+
+    Also a model that was compiled under a strategy, unless its variables are divided, is then used without the other
+    ranks. Trained within, it differs from theirs afterwards.
+
+    Returns:
+        A context manager, to be used by `with`.
+
+    Costs no collective.
+    """
+    with bindings.independent(), runs.hidden(), without_distribution():
+        yield
+
+
+def init_for(options: Options) -> None:
+    """`kp.init()` with sums by the way that the options want. Warns of options that do nothing.
+
+    Raises:
+        ValueError: sums cannot go through shared memory, though the options insist on it; or hosts have unequal numbers
+            of ranks, though these are to divide what `zero` divides.
+    """
+    init()
+    for name in ("zero_min_kb", "zero_ranks"):
+        if getattr(options, name) != getattr(Options, name) and not options.zero:
+            warnings.warn(
+                f"keras-par: {name}={getattr(options, name)!r} is ignored, because zero is 0: give zero=1, 2 or 3, or "
+                f"leave {name} out.",
+                stacklevel=4,
+            )
+    if options.zero_ranks == OF_A_HOST:
+        numbers = gather_or_raise(world.current(), "kp.local_sizes", world.current().local_size, None)
+        if len(set(numbers)) > 1:
+            raise AgreedValueError(
+                f"keras-par: zero_ranks='{OF_A_HOST}' cannot be, because hosts have {min(numbers)} to {max(numbers)} "
+                "ranks: start as many on each, or give a number."
+            )
+    why = world.current().no_shared_memory
+    if options.reduce_by == "shared_memory" and why is not None:
+        raise AgreedValueError(
+            f"keras-par: reduce_by='shared_memory' cannot be, because {why}: leave it out, or use 'engine'."
+        )
 
 
 def refuse_workers() -> None:

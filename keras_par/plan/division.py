@@ -7,7 +7,7 @@ what is planned is what runs.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from keras_par.plan.layout import Axes
 
@@ -151,3 +151,19 @@ def fit(layout: Axes | None, names: Labels, axis_of: dict[Label, str]) -> tuple[
         Move("split", axis_of[name], dim) for dim, name in enumerate(names) if name in axis_of and axes[dim] is None
     ]
     return tuple(moves)
+
+
+def indexed(index: Any, ndim: int) -> Named | None:
+    """`tensor[index]` of so many dims, which takes all of a divided dim; None if an index is a tensor or an array."""
+    entries = index if isinstance(index, tuple) else (index,)
+    if not all(entry is None or entry is Ellipsis or isinstance(entry, (int, slice)) for entry in entries):
+        return None
+    if Ellipsis not in entries:
+        entries = (*entries, Ellipsis)
+    place, given = entries.index(Ellipsis), sum(entry is not None and entry is not Ellipsis for entry in entries)
+    entries = (*entries[:place], *[slice(None)] * (ndim - given), *entries[place + 1 :])
+    dims = iter(range(len(entries)))
+    named = [(None if entry is None else next(dims), entry) for entry in entries]
+    result = tuple(dim for dim, entry in named if not isinstance(entry, int))
+    partly = tuple(dim for dim, entry in named if entry is not None and entry != slice(None))
+    return Named((tuple(range(ndim)),), result, partly)

@@ -5,9 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from keras_par.catalogue.strategy_file import read_strategy, strategy_text
 from keras_par.distribution.load_strategy import find as find_file
 from keras_par.keras_patches.install import install
+from keras_par.plan.strategy_file import read_strategy, strategy_text
 from keras_par.planning.model_file import build_from
 from keras_par.planning.page import write_found
 from keras_par.searching.explain import as_json, explanation

@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 
-from keras_par.catalogue.strategy_file import Strategy
 from keras_par.comm import world
 from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
@@ -17,6 +16,7 @@ from keras_par.keras_patches.models.binding import Binding
 from keras_par.keras_patches.models.layout_propagation import divide_by
 from keras_par.plan.machine import Machine
 from keras_par.plan.options import Search
+from keras_par.plan.strategy_file import Strategy
 from keras_par.searching.meshes import AXES, DATA
 from keras_par.searching.model_trace import look_at_built
 from keras_par.searching.search import Asked, Plan, found_for

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from keras_par.base.sizes import short, size
-from keras_par.catalogue.strategy_file import Entry, Strategy
 from keras_par.distribution.describe import divisions
 from keras_par.plan.cost import Prediction
+from keras_par.plan.strategy_file import Entry, Strategy
 from keras_par.searching.alternatives import Alternative
 from keras_par.searching.find import Candidate, Found
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from keras_par.catalogue.strategy_file import Entry
 from keras_par.plan.layout import Axes
+from keras_par.plan.strategy_file import Entry
 
 
 def without_numbers(path: str) -> str:

@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 from keras_par.plan.case import Sent
 from keras_par.plan.cost import aside_seconds
 from keras_par.plan.layout import Axes
-from keras_par.plan.reading import read, root
-from keras_par.plan.recomputing import blocks, held, held_again
+from keras_par.plan.reading import blocks, held, held_again, read, root
 from keras_par.plan.trace import Operation, Parameter, Trace
 from keras_par.plan.training_setup import Setting
 from keras_par.plan.variable_cost import BUCKET_BYTES, Upkeep, Use, uses

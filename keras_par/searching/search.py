@@ -8,17 +8,17 @@ from pathlib import Path
 import keras
 
 from keras_par.base.sizes import bytes_of
-from keras_par.catalogue.strategy_file import Strategy, parse_strategy, strategy_text
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
 from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.load_strategy import model_parallel
 from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
-from keras_par.keras_patches.models.name_counters import as_if_unbuilt
+from keras_par.keras_patches.trainer.abandoned_trace import as_if_unbuilt
 from keras_par.plan.layout import Axes, matches, nearest
 from keras_par.plan.machine import Machine
 from keras_par.plan.options import Search, one_of, values_of
+from keras_par.plan.strategy_file import Strategy, parse_strategy, strategy_text
 from keras_par.plan.trace import Trace
 from keras_par.plan.training_setup import Setting
 from keras_par.searching.alternatives import alternatives

@@ -3,20 +3,57 @@
 They keep one promise: the gradient of a tensor that all ranks of a group hold alike is whole and alike on all of them,
 and the gradient of a shard is that shard of the whole gradient. `enter` and `total` are the f and g of Shoeybi et al.,
 "Megatron-LM" (2019).
+
+What a collective takes lies along the first dim. Pieces of equal length are moved as wholes, as fast as in a copy; of
+others the dim is moved to the front, number by number.
+
+Within one call of a model a tensor is entered once: query, key and value of an attention read the same one, whose three
+gradients are then added before one all-reduce.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager.record import should_record_backprop
 
 from keras_par.comm import call_site
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.division import Move
 from keras_par.plan.layout import length_of, part_of
-from keras_par.sharding.chunks import from_gather, from_scatter, to_gather, to_scatter
 from keras_par.sharding.collective_names import unique
-from keras_par.sharding.per_call import once
+
+_memory: contextvars.ContextVar[dict | None] = contextvars.ContextVar("keras_par_memory", default=None)
+
+
+@contextlib.contextmanager
+def remembered_in(memory: dict | None) -> Iterator[None]:
+    """Within it what is made once is kept in this dictionary, which lives as long as a model's call; None for none."""
+    token = _memory.set(memory)
+    try:
+        yield
+    finally:
+        _memory.reset(token)
+
+
+def once(tensor: tf.Tensor, what: str, make: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """`make()`, which makes `what` of `tensor`, or what it was when this call of the model asked for it before."""
+    found = _memory.get()
+    if found is None:
+        return make()
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    key = id(tensor), what, id(graph)
+    if key not in found or is_lost(tensor, found[key][1]):
+        found[key] = tensor, make()
+    return found[key][1]
+
+
+def is_lost(tensor: tf.Tensor, made: tf.Tensor) -> bool:
+    """True if a tape sees `tensor` but not what was made of it, because the tape was started in between."""
+    return should_record_backprop([tensor]) and not should_record_backprop([made])
 
 
 def enter(tensor: tf.Tensor, group: Communicator) -> tf.Tensor:
@@ -139,3 +176,51 @@ def differentiable(forward: Callable, backward: Callable, tensor: tf.Tensor, sha
 def plainly(forward: Callable, tensor: tf.Tensor, shape) -> tf.Tensor:
     result = forward(tensor)
     return result if shape is None else tf.ensure_shape(result, shape)
+
+
+def to_scatter(tensor: tf.Tensor, dim: int, num_ranks: int) -> tf.Tensor:
+    """A tensor whose dim 0 a reduce-scatter divides over the ranks as they divide `dim` of this one."""
+    length = tensor.shape[dim]
+    if dim == 0 or length % num_ranks:
+        return to_front(tensor, dim)
+    shape = sizes_of(tensor)
+    cut = tf.reshape(tensor, [*shape[:dim], num_ranks, length // num_ranks, *shape[dim + 1 :]])
+    return to_front(cut, dim)
+
+
+def from_scatter(part: tf.Tensor, dim: int, length: int, num_ranks: int) -> tf.Tensor:
+    """This rank's shard along `dim`, of which the whole has a `length`, out of its part of what was scattered."""
+    return from_front(part, dim) if dim == 0 or length % num_ranks else tf.squeeze(part, 0)
+
+
+def to_gather(shard: tf.Tensor, dim: int, length: int, num_ranks: int) -> tf.Tensor:
+    """A tensor whose kin of all ranks an all-gather joins along dim 0, so that `from_gather` finds the whole."""
+    return to_front(shard, dim) if dim == 0 or length % num_ranks else tf.expand_dims(shard, 0)
+
+
+def from_gather(rows: tf.Tensor, dim: int, length: int, num_ranks: int) -> tf.Tensor:
+    """The whole, of a `length` along `dim`, out of what was gathered."""
+    if dim == 0 or length % num_ranks:
+        return from_front(rows, dim)
+    joined = from_front(rows, dim)
+    shape = sizes_of(joined)
+    return tf.reshape(joined, [*shape[:dim], length, *shape[dim + 2 :]])
+
+
+def to_front(tensor: tf.Tensor, dim: int) -> tf.Tensor:
+    """`tensor` with `dim` before all others."""
+    rest = [other for other in range(tensor.shape.rank) if other != dim]
+    return tensor if dim == 0 else tf.transpose(tensor, [dim, *rest])
+
+
+def from_front(tensor: tf.Tensor, dim: int) -> tf.Tensor:
+    """What `to_front` made, as it was."""
+    order = [*range(1, dim + 1), 0, *range(dim + 1, tensor.shape.rank)]
+    return tensor if dim == 0 else tf.transpose(tensor, order)
+
+
+def sizes_of(tensor: tf.Tensor) -> list:
+    """Of each dim the size, as a number where it is known."""
+    sizes = tensor.shape.as_list()
+    unknown: Any = tf.shape(tensor) if None in sizes else None
+    return [unknown[place] if size is None else size for place, size in enumerate(sizes)]

@@ -1,17 +1,58 @@
 """Computes on shards whatever can be said by naming dims, as `plan.division` has it."""
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_par.plan.division import Division, Labels, Move, Named, divide, sums
+from keras_par.plan.layout import Axes
 from keras_par.sharding.collectives import changed
 from keras_par.sharding.gather_on_use import Deferred, GatheredOnUse, applied
-from keras_par.sharding.layout_following import keeps_divided, note_cut
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.tensor import ShardedTensor
+
+Cuts = dict[int, tuple[Any, list[Axes]]]  # by id: an operand, and how it was cut each time
+
+_keeps: contextvars.ContextVar[bool] = contextvars.ContextVar("keras_par_keeps", default=False)
+_cuts: contextvars.ContextVar[Cuts | None] = contextvars.ContextVar("keras_par_cuts", default=None)
+
+
+@contextlib.contextmanager
+def keeping(keeps: bool) -> Iterator[None]:
+    """Within it a product that sums over a divided dim leaves its result divided, along its last dim where it can."""
+    token = _keeps.set(keeps)
+    try:
+        yield
+    finally:
+        _keeps.reset(token)
+
+
+def keeps_divided(sizes: list[int | None], axes: list[str | None], num_ranks: int) -> bool:
+    """True if a sum of these sizes is to be divided along its last dim."""
+    last = sizes[-1] if len(sizes) > 1 and axes[-1] is None else None
+    return _keeps.get() and last is not None and last % num_ranks == 0
+
+
+@contextlib.contextmanager
+def cuts_noted() -> Iterator[Cuts]:
+    """Notes which operands, alike on all ranks, operations on shards take a part of."""
+    found: Cuts = {}
+    token = _cuts.set(found)
+    try:
+        yield found
+    finally:
+        _cuts.reset(token)
+
+
+def note_cut(operand: Any, axes: Axes) -> None:
+    """Notes that an operation takes these parts of an operand."""
+    noted = _cuts.get()
+    if noted is not None:
+        noted.setdefault(id(operand), (operand, []))[1].append(axes)
 
 
 def compute(
@@ -38,7 +79,7 @@ def compute(
         A ShardedTensor if a dim of the result is divided, else a tensor.
 
     Costs what changes of layout cost where operands do not fit together, and one all-reduce of the result for each
-    axis that divides a dim which the result lacks, or a reduce-scatter where `layout_following.keeping` leaves it
+    axis that divides a dim which the result lacks, or a reduce-scatter where `keeping` leaves it
     divided. Backward it costs one all-reduce for each operand that is alike on all ranks and lacks a divided dim.
     """
     named = Named(tuple(map(tuple, labels)), tuple(result), **options)
@@ -88,3 +129,13 @@ def part_of(
     if division.is_cut(names):
         note_cut(operand, division.cut(names))
     return changed(tf.convert_to_tensor(operand), moves, mesh.along)
+
+
+def dim_of(axis: int, ndim: int) -> int:
+    """The dim, from 0, that an argument means for a tensor of `ndim` dims; raises ValueError if there is none."""
+    if not -ndim <= axis < ndim:
+        raise ValueError(
+            f"keras-par: axis {axis} is out of bounds of a divided tensor, which has {ndim} dim(s) here: give one from "
+            f"{-ndim} to {ndim - 1}."
+        )
+    return axis % ndim

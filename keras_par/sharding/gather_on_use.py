@@ -14,9 +14,8 @@ from keras_par.comm.reducer import HALVES
 from keras_par.plan.layout import Axes
 from keras_par.sharding import prefetch_window
 from keras_par.sharding import step as steps
-from keras_par.sharding.collectives import differentiable, gather, scatter
+from keras_par.sharding.collectives import differentiable, gather, is_lost, scatter
 from keras_par.sharding.mesh import RankMesh
-from keras_par.sharding.per_call import is_lost
 from keras_par.sharding.tensor import ShardedTensor
 
 

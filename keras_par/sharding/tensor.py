@@ -7,12 +7,10 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
-from keras_par.plan.division import Move, divide
-from keras_par.plan.indexing import indexed
+from keras_par.plan.division import Move, divide, indexed
 from keras_par.plan.layout import Axes
-from keras_par.sharding.collectives import changed, gather
+from keras_par.sharding.collectives import changed, gather, is_lost
 from keras_par.sharding.mesh import RankMesh
-from keras_par.sharding.per_call import is_lost
 
 
 class ShardedTensor(tf.__internal__.types.Tensor):

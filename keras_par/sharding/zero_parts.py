@@ -18,8 +18,8 @@ from keras_par.plan.layout import length_of, part_of
 from keras_par.plan.options import Compression
 from keras_par.sharding import prefetch_window
 from keras_par.sharding import step as steps
-from keras_par.sharding.chunks import from_gather, from_scatter, to_gather, to_scatter
 from keras_par.sharding.collective_names import is_within_others, unique
+from keras_par.sharding.collectives import from_gather, from_scatter, to_gather, to_scatter
 from keras_par.sharding.variable_views import placement_of
 
 BUCKET_BYTES = 16 << 20  # of values that are joined at once

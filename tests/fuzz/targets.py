@@ -20,8 +20,6 @@ from keras_par.agent.states import State
 from keras_par.base import host_memory, rank_variables
 from keras_par.base.backend import keras_backend
 from keras_par.base.cache import cache_folder
-from keras_par.catalogue.mesh_sizes import sizes_for
-from keras_par.catalogue.strategy_file import parse_strategy, read_strategy, strategy_text
 from keras_par.cluster import binding, hosts, slurm
 from keras_par.cluster.rank_table import read_rank_table
 from keras_par.job import gpu, launch_environment, rank_heartbeat
@@ -30,6 +28,8 @@ from keras_par.launch.goodput import Account
 from keras_par.launch.run_folder import RunFolder
 from keras_par.launch.supervisor import Supervisor
 from keras_par.plan.machine import read_machine
+from keras_par.plan.mesh import sizes_for
+from keras_par.plan.strategy_file import parse_strategy, read_strategy, strategy_text
 from keras_par.report import run_folder
 from tests.fuzz import mutations
 from tests.launcher import program

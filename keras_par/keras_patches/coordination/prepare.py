@@ -20,7 +20,7 @@ from keras_par.keras_patches.models.compile_options import settings_of
 from keras_par.keras_patches.models.layer_recompute import recompute_built
 from keras_par.keras_patches.models.layout_propagation import propagate
 from keras_par.keras_patches.models.model_state import is_partial, state_of
-from keras_par.keras_patches.models.reduction_report import announce
+from keras_par.keras_patches.models.summary import announce
 from keras_par.keras_patches.models.weight_check import allow_other_weights
 from keras_par.keras_patches.step.metrics import layers, row_state
 from keras_par.keras_patches.variables.layouts import path_of, require_matches

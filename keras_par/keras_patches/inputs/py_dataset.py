@@ -14,7 +14,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import OrderedEnqueuer,
 from keras_par.base import generators
 from keras_par.keras_patches.inputs.input import Input, Position
 from keras_par.keras_patches.inputs.own_shares import Sharding, mark
-from keras_par.keras_patches.table.keras_names import has
+from keras_par.keras_patches.table.uses import has
 
 
 class PyDatasetInput(Input):

@@ -19,7 +19,7 @@ from keras_par.keras_patches.variables.layer_outputs import OutputRow, outputs_n
 from keras_par.keras_patches.variables.layouts import layout_of, mesh_of
 from keras_par.keras_patches.variables.sharded_variable import MADE_UNDER
 from keras_par.plan.options import Options, Reduction
-from keras_par.sharding.layout_following import keeping
+from keras_par.sharding.compute import keeping
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.variable_views import is_sharded, sharded
 from keras_par.sharding.zero_parts import has_own_part

@@ -11,7 +11,7 @@ from keras_par.keras_patches.variables.layouts import said_by
 from keras_par.keras_patches.variables.sharded_variable import divide
 from keras_par.plan.layout import Axes, complaint
 from keras_par.plan.placement import alike
-from keras_par.sharding.layout_following import cuts_noted
+from keras_par.sharding.compute import cuts_noted
 from keras_par.sharding.variable_views import is_sharded
 
 logger = logging.getLogger("keras_par")

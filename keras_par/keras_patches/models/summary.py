@@ -1,15 +1,23 @@
-"""Prints a model's summary on one rank, and adds for a divided model what this rank holds of it."""
+"""What is told of a model, on one rank: its summary, with this rank's part of it, and which way its sums go."""
 
 import inspect
+import logging
 import math
 import sys
+import warnings
 
+import keras
 import tensorflow as tf
 from keras.src.utils import io_utils
 
 from keras_par.comm import world
+from keras_par.comm.communicator import ENGINES, Communicator
+from keras_par.job import rank_heartbeat
 from keras_par.keras_patches.models import binding as bindings
+from keras_par.keras_patches.models.binding import Binding
 from keras_par.sharding.variable_views import is_sharded, sharded
+
+logger = logging.getLogger("keras_par")
 
 
 def summary(original):
@@ -42,3 +50,46 @@ def is_repetition(print_fn) -> bool:
 
 def nowhere(text, line_break=True) -> None:
     """Prints nothing."""
+
+
+def route(binding: Binding) -> str:
+    """One sentence; empty where there is one rank, or a job that is only planned."""
+    communicator, options, mesh = binding.communicator, binding.options, binding.mesh
+    if communicator.reduces_by is None:
+        return ""
+    why = f"reduce_by='{options.reduce_by}'"
+    if communicator.reduces_by == "engine" and options.reduce_by == "auto":
+        why += f"; no shared memory, because {communicator.no_shared_memory}"
+    if mesh is None:
+        return f"Gradients are summed {route_in_words(communicator)} ({why})."
+    groups = {axis: mesh.along(axis) for axis in mesh.plan.axis_names}
+    others = {axis: group for axis, group in groups.items() if group.reduces_by not in (None, communicator.reduces_by)}
+    rest = "".join(f", those along '{axis}' {route_in_words(group)}" for axis, group in others.items())
+    return f"Sums over all ranks go {route_in_words(communicator)} ({why}){rest}."
+
+
+def route_in_words(communicator: Communicator) -> str:
+    """The way of sums over some ranks."""
+    if communicator.reduces_by == "shared_memory":
+        return "through the shared memory of this host"
+    engine = f"by {ENGINES[communicator.engine]}"
+    if communicator.reduces_by == "two_levels":
+        return f"in two levels, through the shared memory of each host and {engine} between them"
+    return engine
+
+
+def announce(model: keras.Model, binding: Binding) -> None:
+    """Tells on rank 0, also the launcher, how a model is about to train; warns where sums cannot go as asked."""
+    binding.announced = True
+    communicator, strategy = binding.communicator, type(binding.strategy).__name__
+    if model.run_eagerly and binding.options.reduce_by == "shared_memory":
+        warnings.warn(
+            f"keras-par: reduce_by='shared_memory' is ignored for '{model.name}', whose steps run eagerly, so that the "
+            "engine sums: compile it without run_eagerly=True.",
+            stacklevel=2,
+        )
+    text = route(binding)  # on all ranks, which make a mesh's groups together
+    if communicator.rank > 0:
+        return
+    logger.info("keras-par: '%s' runs under %s on %d ranks. %s", model.name, strategy, communicator.size, text)
+    rank_heartbeat.current().tell("about", model=model.name, strategy=strategy, sums=text)

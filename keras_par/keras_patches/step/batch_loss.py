@@ -12,7 +12,7 @@ from keras.src import backend
 from keras_par.comm.differentiable import first_row
 from keras_par.comm.solo import SoloCommunicator
 from keras_par.keras_patches.inputs.components import num_rows
-from keras_par.keras_patches.inputs.gather_outputs import gather_rows
+from keras_par.keras_patches.inputs.shards import gather_rows
 from keras_par.keras_patches.step.halves import combinations, of_halves, orders, rows_of
 from keras_par.keras_patches.step.known_losses import Kind, own_kind
 from keras_par.sharding import step as steps

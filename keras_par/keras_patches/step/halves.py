@@ -14,8 +14,7 @@ from keras import tree
 
 from keras_par.base import generators
 from keras_par.keras_patches.inputs.components import counting_component, num_rows
-from keras_par.keras_patches.inputs.gather_outputs import as_tensor, joined
-from keras_par.keras_patches.inputs.shards import take
+from keras_par.keras_patches.inputs.shards import as_tensor, joined, take
 from keras_par.keras_patches.step.metric_states import kept
 
 CLOSE, HALF_CLOSE = 1e-3, 5e-2  # relative distances that rounding explains, and where numbers have 16 bits

@@ -14,7 +14,7 @@ from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.keras_patches.step import number_kinds
 from keras_par.keras_patches.step.known_losses import looks_across_rows
 from keras_par.keras_patches.step.number_kinds import at, numbers_in, places_in, put
-from keras_par.keras_patches.table.keras_names import find
+from keras_par.keras_patches.table.uses import find
 from keras_par.sharding import step as steps
 from keras_par.sharding.collective_names import numbered
 from keras_par.sharding.variable_views import local_view

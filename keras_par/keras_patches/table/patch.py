@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from keras_par.keras_patches.table import keras_names
 from keras_par.keras_patches.table.replacements import Patch
+from keras_par.keras_patches.table.uses import find, has
 
 ABSENT = object()  # a class inherits what is replaced in it
 
@@ -16,10 +16,10 @@ _replaced: list[tuple[Any, str, Any]] = []  # (class or module, name, what was t
 
 def apply(patch: Patch) -> None:
     """Makes one replacement of the table, unless this Keras is older or newer than what it replaces."""
-    if not keras_names.has(patch.since, patch.until):
+    if not has(patch.since, patch.until):
         return
     path, _, name = patch.target.rpartition("." if "." in patch.target.partition(":")[2] else ":")
-    owner, by = keras_names.find(path), pkgutil.resolve_name(f"keras_par.keras_patches.{patch.by}")
+    owner, by = find(path), pkgutil.resolve_name(f"keras_par.keras_patches.{patch.by}")
     before = getattr(owner, name, None)  # of the devices' functions some are new
     if patch.instead:
         replace(owner, name, by)

@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from keras_par.base.backend import sentence
 from keras_par.base.version import SUPPORTED, wanted
-from keras_par.keras_patches.table.keras_names import find, has
 from keras_par.keras_patches.table.replacements import PATCHES
-from keras_par.keras_patches.table.uses import ADAPTERS, USES
+from keras_par.keras_patches.table.uses import ADAPTERS, USES, find, has
 
 NEWEST_TESTED = "3.15"
 

@@ -258,11 +258,11 @@ FILES = (
 CALLBACKS = (
     Patch(
         "keras.src.callbacks.backup_and_restore:BackupAndRestore.on_train_begin",
-        "callbacks.keras_callbacks:restore_together",
+        "trainer.keras_callbacks:restore_together",
         "to restore on all ranks",
     ),
     *(
-        Patch(target, "callbacks.keras_callbacks:nothing", "to write, send and print on one rank")
+        Patch(target, "trainer.keras_callbacks:nothing", "to write, send and print on one rank")
         for target in (
             "keras.src.callbacks.remote_monitor:RemoteMonitor.on_epoch_end",
             "keras.src.callbacks.tensorboard:TensorBoard._start_trace",
@@ -272,17 +272,17 @@ CALLBACKS = (
         )
     ),
     Patch(
-        "keras.src.utils.io_utils:print_msg", "callbacks.keras_callbacks:printed_once", "the same; of a file, its path"
+        "keras.src.utils.io_utils:print_msg", "trainer.keras_callbacks:printed_once", "the same; of a file, its path"
     ),
-    Patch("keras.src.utils.file_utils:File", "callbacks.keras_callbacks:into_nothing", "the same"),
-    Patch("tensorflow:summary.create_file_writer", "callbacks.keras_callbacks:no_writer", "the same", everywhere=True),
+    Patch("keras.src.utils.file_utils:File", "trainer.keras_callbacks:into_nothing", "the same"),
+    Patch("tensorflow:summary.create_file_writer", "trainer.keras_callbacks:no_writer", "the same", everywhere=True),
     Patch(
         f"{SAVING}:save_model",
-        "callbacks.keras_callbacks:saves_once",
+        "trainer.keras_callbacks:saves_once",
         "to save a divided model by all ranks, others on one",
         everywhere=True,
     ),
-    Patch(f"{SAVING}:save_weights", "callbacks.keras_callbacks:saves_once", "the same", everywhere=True),
+    Patch(f"{SAVING}:save_weights", "trainer.keras_callbacks:saves_once", "the same", everywhere=True),
     Patch(f"{MODEL}.summary", "models.summary:summary", "to print on one rank"),
 )
 PATCHES = (

@@ -11,8 +11,8 @@ from keras_par.keras_patches.coordination import fit_call as runs
 from keras_par.keras_patches.models.binding import Binding
 from keras_par.keras_patches.step.known_losses import require_known
 from keras_par.keras_patches.step.number_kinds import in_logs, key_in_logs, kind_of
-from keras_par.keras_patches.table.keras_names import find
 from keras_par.keras_patches.table.replacements import TRAINER
+from keras_par.keras_patches.table.uses import find
 from keras_par.sharding.step import Step
 
 ROWS = "keras_par_rows"  # the key under which a step's logs have its rows, on their way out of the graph

@@ -9,7 +9,6 @@ from keras import tree
 
 from keras_par.comm import world
 from keras_par.job import failures, rank_heartbeat
-from keras_par.keras_patches.callbacks.callback_state import late_ones_last, tell
 from keras_par.keras_patches.coordination import fit_call as runs
 from keras_par.keras_patches.coordination.one_thread import one_thread
 from keras_par.keras_patches.inputs.components import complaint_in
@@ -19,6 +18,7 @@ from keras_par.keras_patches.models.compile_options import plain_settings
 from keras_par.keras_patches.step.metrics import value_now
 from keras_par.keras_patches.step.non_gradient_state import average_state
 from keras_par.keras_patches.trainer import epoch_iterator as epochs
+from keras_par.keras_patches.trainer.callback_state import late_ones_last, tell
 from keras_par.keras_patches.trainer.custom_step import require_stock_makers
 from keras_par.keras_patches.trainer.fit_heartbeat import FitHeartbeat
 from keras_par.sharding import step as steps

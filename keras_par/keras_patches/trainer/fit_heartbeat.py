@@ -5,8 +5,8 @@ import keras
 from keras_par.base.heartbeat_page import FOR_ANOTHER_WORLD
 from keras_par.job import rank_heartbeat
 from keras_par.job.step_clock import clock
-from keras_par.keras_patches.callbacks.callback_state import tell
 from keras_par.keras_patches.trainer import epoch_iterator as epochs
+from keras_par.keras_patches.trainer.callback_state import tell
 
 
 def with_heartbeat(model: keras.Model, function, is_common: bool, is_marked: bool):

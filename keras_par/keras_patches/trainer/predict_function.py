@@ -7,8 +7,7 @@ import tensorflow as tf
 from keras import tree
 
 from keras_par.comm.communicator import Communicator
-from keras_par.keras_patches.inputs.gather_outputs import as_tensor, gather_rows, joined
-from keras_par.keras_patches.inputs.shards import KINDS, ThinShard, cut
+from keras_par.keras_patches.inputs.shards import KINDS, ThinShard, as_tensor, cut, gather_rows, joined
 from keras_par.keras_patches.models import binding as bindings
 from keras_par.keras_patches.rows.batch_rows import predicted_rows
 from keras_par.keras_patches.trainer.fit_heartbeat import with_heartbeat

@@ -17,8 +17,8 @@ from keras_par.keras_patches.rows.batch_rows import batch_rows, compiled_rows
 from keras_par.keras_patches.step import metrics
 from keras_par.keras_patches.step.batch_normalization import synchronized_layers
 from keras_par.keras_patches.step.number_kinds import keys_of_metrics
-from keras_par.keras_patches.table.keras_names import find
 from keras_par.keras_patches.table.replacements import TRAINER
+from keras_par.keras_patches.table.uses import find
 from keras_par.keras_patches.trainer.abandoned_trace import FUNCTION
 from keras_par.keras_patches.trainer.custom_step import shapes_explained, with_rows
 from keras_par.keras_patches.trainer.exactness_warnings import say_what_is_inexact, say_what_mixes_rows

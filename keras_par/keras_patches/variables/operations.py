@@ -13,12 +13,12 @@ import tensorflow as tf
 from keras.src import tree
 from keras.src.backend.common import global_state
 
-from keras_par.keras_patches.table.keras_names import located
 from keras_par.keras_patches.table.patch import replace, wrap
+from keras_par.keras_patches.table.uses import located
 from keras_par.keras_patches.variables.abstract_variable import is_traced
 from keras_par.sharding import prefetch_window
 from keras_par.sharding import tensor as tensors
-from keras_par.sharding.per_call import remembered_in
+from keras_par.sharding.collectives import remembered_in
 from keras_par.sharding.recording import Recorder
 from keras_par.sharding.rules.table import RULES
 from keras_par.sharding.tensor import BINARY, COMPARISONS, ShardedTensor

@@ -2,8 +2,7 @@
 
 import keras
 
-from keras_par.sharding.compute import compute
-from keras_par.sharding.rules.dims import dim_of
+from keras_par.sharding.compute import compute, dim_of
 from keras_par.sharding.rules.elementwise import broadcast_labels
 from keras_par.sharding.tensor import whole
 

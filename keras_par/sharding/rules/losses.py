@@ -10,8 +10,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.sharding.collectives import differentiable
-from keras_par.sharding.compute import compute
-from keras_par.sharding.rules.dims import dim_of
+from keras_par.sharding.compute import compute, dim_of
 from keras_par.sharding.rules.elementwise import elementwise
 from keras_par.sharding.rules.reductions import largest
 from keras_par.sharding.tensor import whole

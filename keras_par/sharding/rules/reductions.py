@@ -8,8 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_par.sharding.collective_names import unique
-from keras_par.sharding.compute import compute
-from keras_par.sharding.rules.dims import dim_of
+from keras_par.sharding.compute import compute, dim_of
 from keras_par.sharding.tensor import ShardedTensor
 
 HALVES = (tf.float16, tf.bfloat16)

@@ -1,11 +1,12 @@
-"""Operations that only change shapes and order."""
+"""Operations that only change shapes and order, or take rows of a tensor."""
+
+import math
 
 import keras
 import tensorflow as tf
 
 from keras_par.plan.reshaping import reshaped
-from keras_par.sharding.compute import compute
-from keras_par.sharding.rules.dims import dim_of
+from keras_par.sharding.compute import compute, dim_of
 from keras_par.sharding.tensor import ShardedTensor, whole
 
 
@@ -129,3 +130,31 @@ def pad(original, x, pad_width, mode="constant", constant_values=None):
     dims = range(x.ndim)
     padded = tuple(dim for dim in dims if tuple(pad_width[dim]) != (0, 0))
     return compute(lambda local: original(local, pad_width, mode, constant_values), [x], [dims], dims, undivided=padded)
+
+
+def take(original, x, indices, axis=None):
+    """Each rank takes the rows it has and zeros for the others, which add up. Costs one all-reduce by rows."""
+    indices = whole(indices)
+    if not isinstance(x, ShardedTensor) or axis is None or not isinstance(indices, tf.Tensor):
+        return original(whole(x), indices, axis)
+    dim = dim_of(axis, x.ndim)
+    rank = indices.shape.rank
+    names = tuple(range(x.ndim))
+    result = (*names[:dim], *[f"i{i}" for i in range(rank)], *names[dim + 1 :])
+    begin, length = x.begin(dim), x.shape[dim]
+
+    def local(shard):
+        if x.axes[dim] is None:
+            return original(shard, indices, axis)
+        places = tf.where(indices < 0, indices + length, indices)
+        own = places - begin
+        is_own = (own >= 0) & (own < shard.shape[dim])
+        is_none = (places < 0) | (places >= length)  # their rows are NaN, where one process would fail
+        rows = original(shard, tf.where(is_own, own, 0), axis)
+        around = [*[1] * dim, *tf.unstack(tf.shape(indices)), *[1] * (x.ndim - dim - 1)]
+        others = tf.zeros([], rows.dtype)
+        if x.dtype.is_floating:
+            others = tf.where(tf.reshape(is_none, around), tf.constant(math.nan, rows.dtype), others)
+        return tf.where(tf.reshape(is_own, around), rows, others)
+
+    return compute(local, [x], [names], result)

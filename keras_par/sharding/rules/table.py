@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from keras_par.sharding.rules import contractions, elementwise, lookups, losses, reductions, shapes
+from keras_par.sharding.rules import contractions, elementwise, losses, reductions, shapes
 
 NUMPY = """
     abs absolute add angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_invert
@@ -58,7 +58,7 @@ RULES: dict[str, Callable] = {
     "numpy.std": reductions.deviation_over,
     "numpy.sum": reductions.sum_over,
     "numpy.swapaxes": shapes.swapaxes,
-    "numpy.take": lookups.take,
+    "numpy.take": shapes.take,
     "numpy.transpose": shapes.transpose,
     "numpy.var": reductions.variance_over,
     "numpy.where": elementwise.where,

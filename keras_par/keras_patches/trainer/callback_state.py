@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import callbacks as stock
 
-from keras_par.keras_patches.callbacks.keras_callbacks import is_written_elsewhere
+from keras_par.keras_patches.trainer.keras_callbacks import is_written_elsewhere
 
 # What Keras's callbacks count and keep, which they forget at the begin of training.
 ATTRIBUTES: dict[type[keras.callbacks.Callback], tuple[str, ...]] = {

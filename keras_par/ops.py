@@ -1,4 +1,6 @@
-"""The collectives of `kp.ops`: with the ranks that have other rows, inside of a training step or outside.
+"""Collectives for losses that look across the batch: differentiable, and exact whatever rows each rank has.
+
+They are with the ranks that have other rows, inside of a training step or outside.
 
 The gradient of a result goes to where its parts come from, on all ranks: each part gets the sum of what all ranks find
 for it. A step weights each rank's loss by its share of the rows. So both ways to write a loss across the batch are
@@ -17,6 +19,8 @@ from keras_par.comm import differentiable, world
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.sharding import step as steps
 from keras_par.sharding.collective_names import is_in_loop, numbered
+
+__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "row_offset"]
 
 OPERATIONS = ("sum", "mean", "min", "max")
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_par.catalogue.mesh_sizes import is_size
-from keras_par.catalogue.suggestion import instead, shown
-from keras_par.catalogue.toml_lines import Key, line_of, lines_of_keys
 from keras_par.plan import toml
 from keras_par.plan.layout import Axes, compiled, matches
+from keras_par.plan.mesh import is_size
 from keras_par.plan.options import OF_A_HOST, VALUES, Options, has_value, is_ranks
+from keras_par.plan.toml import Key, instead, line_of, lines_of_keys, shown
 
 KEYS = ("name", "description", "mesh", "layout", "options")
 ENTRY_KEYS = ("axes", "indivisible", "optional")

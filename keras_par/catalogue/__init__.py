@@ -1,1 +1,0 @@
-"""Strategies in files: reading and writing them, and saying in which line one is wrong."""
