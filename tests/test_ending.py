@@ -7,8 +7,7 @@ import pytest
 from keras_par.agent.states import Exit, State
 from keras_par.base.heartbeat_page import AT_ONCE, BY_USER, FOR_ANOTHER_WORLD, NEVER, Page
 from keras_par.job.rank_heartbeat import Heartbeat
-from keras_par.launch.graceful_stop import Ending
-from keras_par.launch.members import Member, Members
+from keras_par.launch.members import Ending, Member, Members
 
 
 class Orders:

@@ -22,9 +22,9 @@ from keras_par.plan.operation_cost import FLOPS_PER_ELEMENT, work_of
 from keras_par.plan.strategy_file import parse_strategy, strategy_text
 from keras_par.plan.trace import TRACED_ROWS, Operation, Tensor
 from keras_par.searching import dynamic, exact
+from keras_par.searching.classes import entries
 from keras_par.searching.known_machines import SHIPPED, machine_of
 from keras_par.searching.meshes import DATA, MODEL, MODEL_2, halvings, meshes
-from keras_par.searching.patterns import entries
 from keras_par.searching.problem import Problem, Table
 from tests import random_models, search_tasks
 from tests.commands import run_plan

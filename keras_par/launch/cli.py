@@ -17,7 +17,7 @@ COMMANDS = {
     "doctor": "keras_par.doctor.command",
     "report": "keras_par.report.command",
     "plan": "keras_par.planning.command",
-    "calibrate": "keras_par.searching.calibrate",
+    "calibrate": "keras_par.searching.known_machines",
 }
 
 

@@ -10,10 +10,9 @@ from keras_par.agent.states import Exit, State, state_of
 from keras_par.launch import verdict
 from keras_par.launch.culprit import first_failure
 from keras_par.launch.engines import Plan
-from keras_par.launch.graceful_stop import Ending
 from keras_par.launch.hang_watch import HangWatch
 from keras_par.launch.job import Job
-from keras_par.launch.members import Member, Members
+from keras_par.launch.members import Ending, Member, Members
 from keras_par.launch.next_world import Watch
 from keras_par.launch.reception import Reception, Silence
 from keras_par.launch.switchboard import Line

@@ -13,9 +13,9 @@ from keras_par.plan.layout import Axes
 from keras_par.plan.trace import Shape, Trace
 from keras_par.plan.training_setup import Setting
 from keras_par.searching import dynamic
+from keras_par.searching.classes import pattern_of
 from keras_par.searching.find import Found
 from keras_par.searching.memory_limited import within
-from keras_par.searching.patterns import pattern_of
 from keras_par.searching.problem_builder import SUMS, Choice, Maker
 
 CLASSES = 12  # that are asked about, those with most to do first

@@ -1,10 +1,45 @@
-"""Finds what repeats in a trace: operations and tensors of layers that are alike are decided together."""
+"""What repeats in a model: paths that differ in numbers only, and layers that are alike and are decided together."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from keras_par.plan.layout import Axes
+from keras_par.plan.strategy_file import Entry
 from keras_par.plan.trace import Operation, Trace
-from keras_par.searching.patterns import without_numbers
+
+
+def without_numbers(path: str) -> str:
+    """A path in which layers that were numbered have one name."""
+    return re.sub(r"\d+", "#", path)
+
+
+def entries(layouts: Mapping[str, Axes], paths: Iterable[str]) -> tuple[Entry, ...]:
+    """Patterns that give these variables their layouts, and none to others.
+
+    Args:
+        layouts: of the variables that are divided, by path.
+        paths: of all variables.
+    """
+    alike: dict[str, set[Axes | None]] = {}
+    for path in paths:
+        alike.setdefault(without_numbers(path), set()).add(layouts.get(path))
+    found: dict[str, Axes] = {}
+    for path, axes in layouts.items():
+        is_common = len(alike[without_numbers(path)]) == 1
+        found[pattern_of(path) if is_common else re.escape(path)] = axes
+    return tuple(Entry(pattern, axes) for pattern, axes in found.items())
+
+
+def names(some: Iterable[str], all_names: Iterable[str]) -> tuple[str, ...]:
+    """Patterns that match these names, and none of the others."""
+    return tuple(entry.pattern for entry in entries(dict.fromkeys(some, ()), all_names))
+
+
+def pattern_of(path: str) -> str:
+    """A pattern for a path and those that differ in numbers alone."""
+    return re.escape(without_numbers(path)).replace(r"\#", r"\d+")
+
 
 ROUNDS = 3  # how far an operation's surroundings are looked at
 

@@ -14,8 +14,7 @@ from keras_par.plan.reading import blocks, held, held_again, read, root
 from keras_par.plan.trace import Operation, Parameter, Trace
 from keras_par.plan.training_setup import Setting
 from keras_par.plan.variable_cost import BUCKET_BYTES, Upkeep, Use, uses
-from keras_par.searching.classes import tensor_classes
-from keras_par.searching.patterns import without_numbers
+from keras_par.searching.classes import tensor_classes, without_numbers
 from keras_par.searching.problem import Cost, Problem, Table
 
 # The states of nodes that say if a move or a second forward pass is made. Those that stand first always can be.

@@ -22,13 +22,13 @@ from keras_par.plan.strategy_file import Strategy, parse_strategy, strategy_text
 from keras_par.plan.trace import Trace
 from keras_par.plan.training_setup import Setting
 from keras_par.searching.alternatives import alternatives
+from keras_par.searching.classes import entries, names
 from keras_par.searching.explain import Answer, explanation, strategy_of
 from keras_par.searching.find import find
 from keras_par.searching.known_machines import machine_of, measured_here
 from keras_par.searching.measure import measure
 from keras_par.searching.meshes import AXES, DATA, NUM_AXES, named
 from keras_par.searching.model_trace import look_at
-from keras_par.searching.patterns import entries, names
 
 
 class Plan:

@@ -115,7 +115,7 @@ def build_forward(model: keras.Model, batch) -> None:
 
 
 def build_compiled(model: keras.Model, batch, unbuilt: list) -> None:
-    """Creates weights, optimizer slots, and the state of `name_counters` losses and metrics, from symbols of a batch.
+    """Creates weights, optimizer slots, and the state of losses and metrics in `unbuilt`, from symbols of a batch.
 
     Keras's own function is for dense tensors only. With losses and metrics built it is left with the optimizer.
     """
