@@ -269,14 +269,15 @@ def fit_with_losses(folder: str, losses: list[float], **options) -> list[str]:
 def by_the_clock(folder: str, period: float) -> list[str]:
     """The checkpoints of 25 steps, which take a second each by rank 0's clock, and next to nothing by the others'."""
     import keras_par as kp
-    from keras_par.checkpoint import due
+    from keras_par.callbacks import rank_checkpoint
 
     now = [0.0]
 
     def step(batch, logs):
         now[0] += 1.0 if kp.rank() == 0 else 1e-6
 
-    with mock.patch.object(due, "time", SimpleNamespace(monotonic=lambda: now[0])), kp.DataParallel().scope():
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    with mock.patch.object(rank_checkpoint, "time", clock), kp.DataParallel().scope():
         checkpoint = kp.callbacks.RankCheckpoint(
             folder, every=10**6, every_seconds=period, keep=None, asynchronous=False
         )

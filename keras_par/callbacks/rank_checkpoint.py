@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 import warnings
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,6 @@ from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import memory as memories
 from keras_par.checkpoint.disk import Disk
-from keras_par.checkpoint.due import Due
 from keras_par.checkpoint.manifest import Manifest
 from keras_par.checkpoint.memory import Memory
 from keras_par.checkpoint.writer import Writer
@@ -73,10 +73,11 @@ class RankCheckpoint(Callback):
             logs.
 
     Costs six all-gathers of a few bytes for each checkpoint, two at the begin of training, and one all-reduce of a
-    scalar at the end of an epoch, for each checkpoint, and at each step while one is being written; for
-    `every_seconds` see `checkpoint.due`. One in memory costs the same, two more all-gathers of a few bytes, and on
-    several hosts all-gathers of the ranks' files, each over two or three ranks. The first needs one all-gather of the
-    hosts' names, and some for groups of ranks.
+    scalar at the end of an epoch, for each checkpoint, and at each step while one is being written; with
+    `every_seconds` a broadcast of a number about twice as often as one is due, and more often as the moment comes near.
+    One in memory costs the same, two more all-gathers of a few bytes, and on several hosts all-gathers of the ranks'
+    files, each over two or three ranks. The first needs one all-gather of the hosts' names, and some for groups of
+    ranks.
     """
 
     reads_own_logs = True
@@ -325,3 +326,39 @@ class Best:
         if better:
             self.value = value
         return better
+
+
+class Due:
+    """Counts steps, and asks rank 0's clock about as often as needed.
+
+    Args:
+        every_steps: steps from one checkpoint to the next, None if steps do not matter.
+        every_seconds: seconds from one to the next, None if the clock does not matter. Then rank 0 tells the others
+            how many steps to do before they ask again, which costs one broadcast of a number each time: about
+            twice as often as checkpoints are due, and more often as the moment comes near.
+        communicator: the job's.
+    """
+
+    def __init__(self, every_steps: int | None, every_seconds: float | None, communicator: Communicator):
+        self._every_steps, self._every_seconds = every_steps, every_seconds
+        self._communicator = communicator
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins to count anew, when a checkpoint was written."""
+        self._steps = 0
+        self._ask_at = 1
+        self._began = time.monotonic()
+
+    def after(self, num_steps: int) -> bool:
+        """True if a checkpoint is due now that `num_steps` more were done."""
+        self._steps += num_steps
+        if self._every_steps is not None and self._steps >= self._every_steps:
+            return True
+        if self._every_seconds is None or self._steps < self._ask_at:
+            return False
+        passed = time.monotonic() - self._began
+        wait = round((self._every_seconds - passed) / (passed / self._steps) / 2) if passed < self._every_seconds else 0
+        [told] = self._communicator.broadcast([tf.constant(max(wait, int(passed < self._every_seconds)))], "kp.due")
+        self._ask_at = self._steps + int(told)
+        return int(told) == 0

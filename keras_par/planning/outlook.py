@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_par.distribution.describe import Description
-from keras_par.keras_patches.trainer.abandoned_trace import as_if_unbuilt
+from keras_par.keras_patches.trainer.abstract_step import as_if_unbuilt
 from keras_par.plan.cost import Prediction, predict
 from keras_par.plan.layout import matches
 from keras_par.plan.machine import Machine

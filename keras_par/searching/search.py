@@ -14,7 +14,7 @@ from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.load_strategy import model_parallel
 from keras_par.distribution.model_parallel import ModelParallel
 from keras_par.distribution.runtime import init
-from keras_par.keras_patches.trainer.abandoned_trace import as_if_unbuilt
+from keras_par.keras_patches.trainer.abstract_step import as_if_unbuilt
 from keras_par.plan.layout import Axes, matches, nearest
 from keras_par.plan.machine import Machine
 from keras_par.plan.options import Search, one_of, values_of

@@ -1,13 +1,11 @@
-"""Undoes what a trace that is given up, a probe, or a look at a built model has changed, as it is made once more."""
+"""Undoes what a trace that is given up, or made by a probe, has changed, because the step is traced once more."""
 
-import collections
 import contextlib
 import traceback
 from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
 from keras_par.base import generators
 from keras_par.keras_patches.table.uses import find
@@ -59,18 +57,3 @@ class PythonState:
             vars(self._model)[name] = value
             if len(value) != len(items):
                 value[:] = items
-
-
-NAMES = "object_name_uids"  # where Keras counts the names that it gives
-
-
-@contextlib.contextmanager
-def as_if_unbuilt() -> Iterator[None]:
-    """After it a model gets the names, and its weights the seeds, that they would have got without it."""
-    names = global_state.get_global_attribute(NAMES, default={})
-    before = dict(names)
-    try:
-        with generators.kept():
-            yield
-    finally:
-        global_state.set_global_attribute(NAMES, collections.defaultdict(int, before))

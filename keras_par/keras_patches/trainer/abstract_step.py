@@ -1,10 +1,14 @@
-"""Traces a model's training step from the types of its inputs, without data and without running it."""
+"""Looks at a model that is not trained: traces its step from the types of inputs, and takes back that it was built."""
 
-from collections.abc import Sequence
+import collections
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 
+from keras_par.base import generators
 from keras_par.keras_patches.coordination.prepare import build, divide_followers, divide_state
 from keras_par.keras_patches.inputs.shards import EvenShard
 from keras_par.keras_patches.models.binding import bound
@@ -12,6 +16,8 @@ from keras_par.keras_patches.models.layer_recompute import recompute_built
 from keras_par.keras_patches.step.metrics import layers
 from keras_par.keras_patches.trainer.step_program import Direct
 from keras_par.keras_patches.variables.layouts import path_of, require_matches
+
+NAMES = "object_name_uids"  # where Keras counts the names that it gives
 
 
 def trace_training_step(model: keras.Model, batch_size: int, sizes: Sequence[int] = ()) -> None:
@@ -97,3 +103,15 @@ def is_sparse(model: keras.Model) -> bool:
     loss = model.loss
     name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
     return "sparse" in str(name)
+
+
+@contextlib.contextmanager
+def as_if_unbuilt() -> Iterator[None]:
+    """After it a model gets the names, and its weights the seeds, that they would have got without it."""
+    names = global_state.get_global_attribute(NAMES, default={})
+    before = dict(names)
+    try:
+        with generators.kept():
+            yield
+    finally:
+        global_state.set_global_attribute(NAMES, collections.defaultdict(int, before))
