@@ -363,7 +363,7 @@ def costs_of_best(kind: str, parts, batch_size: int, machine: str, settings) -> 
                 stack.enter_context(patch)
             made = problem_builder.Maker(trace, Setting(machine_from(machine), sizes, "batch", batch_size))
             problem = made.problem()
-            choice = dynamic.solve(problem)
+            choice = dynamic.Solver(problem).solve()
             found = cost.predict(trace, made.layouts(choice), made.setting)
         held = found.num_bytes - found.parts["gathered"]
         results.append((problem.cost(choice), (found.seconds, held)))

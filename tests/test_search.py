@@ -209,10 +209,10 @@ def test_dynamic_finds_what_an_integer_program_finds(first):
     num_solved = 0
     for seed in range(first, first + 50):
         problem = draw_problem(seed)
-        capacity, fastest = math.inf, dynamic.solve(problem)
+        capacity, fastest = math.inf, dynamic.Solver(problem).solve()
         if fastest is not None and seed % 3:
             capacity = problem.cost(fastest)[1] * Random(seed).uniform(0.6, 1)
-        found, best = dynamic.solve(problem, capacity), exact.solve(problem, capacity)
+        found, best = dynamic.Solver(problem).solve(capacity), exact.solve(problem, capacity)
         assert (found is None) == (best is None), seed
         if found is not None:
             assert problem.cost(found)[1] <= capacity
@@ -225,7 +225,7 @@ def test_a_chain_of_many_nodes_is_solved():
     """Each would be other than the one before, and the first would be 0."""
     tables = [Table((n - 1, n), {(a, b): (float(a == b), 0.0) for a in (0, 1) for b in (0, 1)}) for n in range(1, 2000)]
     tables.append(Table((0,), {(0,): (0.0, 0.0), (1,): (1.0, 0.0)}))
-    assert dynamic.solve(Problem([[0, 1]] * 2000, tables)) == [0, 1] * 1000
+    assert dynamic.Solver(Problem([[0, 1]] * 2000, tables)).solve() == [0, 1] * 1000
 
 
 def test_a_problem_of_too_many_dependencies_is_known_before_it_takes_all_memory():
@@ -233,12 +233,12 @@ def test_a_problem_of_too_many_dependencies_is_known_before_it_takes_all_memory(
     problem = Problem([[0, 1]] * 30, [Table(pair, {(0, 1): (1.0, 1.0), (1, 0): (2.0, 1.0)}) for pair in pairs])
     assert dynamic.is_entangled(problem)
     with pytest.raises(dynamic.EntangledError):
-        dynamic.solve(problem)
+        dynamic.Solver(problem).solve()
 
 
 def test_a_problem_of_too_many_dependencies_is_solved_in_parts_near_the_best():
     problems = [each for each in map(draw_problem, range(30)) if math.isfinite(each.cost([0] * len(each.states))[0])]
-    best = [problem.cost(dynamic.solve(problem))[0] for problem in problems]
+    best = [problem.cost(dynamic.Solver(problem).solve())[0] for problem in problems]
     assert sum(bool(dynamic.elimination_order(problem, 16)[1]) for problem in problems) >= 10
     with mock.patch.object(dynamic, "PART_CELLS", 16):
         found = [problem.cost(dynamic.PartSolver(problem).solve())[0] for problem in problems]

@@ -115,7 +115,7 @@ def above_the_best(seed: int) -> list[float]:
     trace, num_rows = drawn_products(seed)
     setting = Setting(KNOWN, {"batch": 2, "model": 1}, "batch", num_rows)
     once, again = (Maker(trace, setting, recomputes=recomputes) for recomputes in (False, True))
-    fastest = step_of(once, dynamic.solve(once.problem()))
+    fastest = step_of(once, dynamic.Solver(once.problem()).solve())
     nodes = [*again.variable_nodes, *again.again.values()]
     choices = list(itertools.product(*(range(len(again.states[node])) for node in nodes)))
     assert len(choices) == 64

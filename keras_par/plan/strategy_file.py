@@ -4,13 +4,13 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_par.plan import toml
-from keras_par.plan.layout import Axes, compiled, matches
+from keras_par.plan.layout import Axes, compiled
 from keras_par.plan.mesh import is_size
 from keras_par.plan.options import OF_A_HOST, VALUES, Options, has_value, is_ranks
 from keras_par.plan.toml import Key, instead, line_of, lines_of_keys, shown
@@ -65,14 +65,6 @@ class Strategy:
     mesh: dict[str, int] = field(default_factory=dict)
     entries: tuple[Entry, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
-
-    def undeclared(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-        """The paths of variables with two dims or more about which no entry says anything."""
-        return [
-            path
-            for path, shape in shapes.items()
-            if len(shape) > 1 and not any(matches(entry.pattern, path) for entry in self.entries)
-        ]
 
 
 def read_strategy(path: Path) -> Strategy:

@@ -37,19 +37,6 @@ class EntangledError(Exception):
     """A problem whose tables would not fit into memory, because too many nodes depend on each other."""
 
 
-def solve(problem: Problem, capacity: float = math.inf) -> list[int] | None:
-    """The fastest states of all nodes that fit into a memory, None if none do.
-
-    Args:
-        problem: what to solve.
-        capacity: bytes.
-
-    Raises:
-        EntangledError: see there.
-    """
-    return Solver(problem).solve(capacity)
-
-
 class Solver:
     """Solves a problem in one memory after another.
 

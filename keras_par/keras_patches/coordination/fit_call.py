@@ -192,8 +192,7 @@ class Run:
 
     def any_rank(self, flag: bool) -> bool:
         """True if `flag` is true on some rank. Costs one all-reduce of a scalar."""
-        [most] = self.communicator.all_reduce([tf.constant(int(flag))], "kp.any", "max")
-        return bool(most)
+        return not self.communicator.all_agree(not flag, "kp.any")
 
     def share_learning_rates(self) -> None:
         """Gives all ranks the learning rates of rank 0. Costs one broadcast of a few bytes."""

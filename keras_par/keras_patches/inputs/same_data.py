@@ -109,11 +109,10 @@ def other_rows(values: list, where: str) -> str | None:
     if not others:
         return None
     ranks = ", ".join(map(str, others))
-    said = (
+    return (
         f"keras-par: {where} on rank{'s' if len(others) > 1 else ''} {ranks} than on rank 0, so that rows are used "
         "twice or never"
     )
-    return said
 
 
 def tell(said: str, advice: str) -> None:
