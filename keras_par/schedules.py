@@ -9,6 +9,8 @@ from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_par.distribution import runtime
 
+__all__ = ["Scaled", "WarmUp", "scaled"]
+
 Rate: TypeAlias = float | LearningRateSchedule
 
 

@@ -29,10 +29,16 @@ def drawer():
 def public_names() -> set[str]:
     """What a user may name, but for versions and rooms."""
     found = {f"keras_par.{name}" for name in importlib.import_module("keras_par").__all__ if name[0] != "_"}
-    for room in ROOMS:
-        text = (REPOSITORY / "keras_par" / room / "__init__.py").read_text()
-        found |= {f"keras_par.{room}.{name}" for name in re.findall(r"import \w+ as (\w+)", text)}
+    found |= {f"keras_par.{room}.{name}" for room in ROOMS for name in names_of(room)}
     return found - {f"keras_par.{room}" for room in ROOMS}
+
+
+def names_of(room: str) -> list[str]:
+    """The public names of a room: what a folder's module imports, and what a module lists."""
+    module = REPOSITORY / "keras_par" / f"{room}.py"
+    if module.exists():
+        return ast.literal_eval(re.search(r"^__all__ = (\[.*?\])", module.read_text(), re.MULTILINE | re.DOTALL)[1])
+    return re.findall(r"import \w+ as (\w+)", (REPOSITORY / "keras_par" / room / "__init__.py").read_text())
 
 
 def test_pictures_are_those_that_the_code_draws():
