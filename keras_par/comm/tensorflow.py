@@ -13,7 +13,7 @@ from keras_par.comm.tensorflow_server import TensorFlowServer, task
 from keras_par.plan.layout import length_of
 
 MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)  # dtypes that all of the operations take
-GROUPS, MOST_KEY = 16, 0x7FFFFFFF  # numbers of one set of ranks; the largest number of anything
+GROUPS, MOST_KEY = 16, 0x7FFFFFFF  # keys of one set of ranks; the largest key
 MERGES = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
 
 
@@ -31,7 +31,7 @@ class TensorFlowCollectives(Communicator):
 
     engine = "tensorflow"
     reduces_by = "engine"
-    no_nccl = "TensorFlow's collectives, as keras-par calls them, go from host to host: take Horovod for NCCL"
+    no_nccl = "keras-par calls TensorFlow's collectives of processors: take Horovod for NCCL"
     gathers_at_once = True
 
     def __init__(self, ranks: Sequence[int], rank: int, local: tuple[int, int]):
@@ -75,7 +75,7 @@ class TensorFlowCollectives(Communicator):
         if kind == "all_gather":
             return [self._all_gather(tensors[0], name)]
         if kind == "all_gather_equal":
-            return [self._gather(tensor, f"{name}.{i}") for i, tensor in enumerate(tensors)]
+            return self._all_gather_equal(tensors, name)
         if kind == "all_to_all":
             parts = self._exchange(tf.split(tensors[0], self.size), name)
             return [tf.concat(parts, 0)]
@@ -113,6 +113,17 @@ class TensorFlowCollectives(Communicator):
         filled = tf.pad(tensor, [[0, most - length], *[[0, 0]] * (len(tensor.shape) - 1)])
         rows = tf.boolean_mask(self._gather(filled, name), tf.reshape(tf.sequence_mask(lengths, most), [-1]))
         return tf.ensure_shape(rows, [None, *tensor.shape[1:]])
+
+    def _all_gather_equal(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+        """Rows of all ranks, those of all tensors of a dtype as one message."""
+        gathered: dict[int, tf.Tensor] = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            own = [tensors[i] for i in places]
+            everything = self._gather(fused(own), f"{name}.{dtype.name}")
+            of_ranks = [separated(each, own) for each in tf.split(everything, self.size)]
+            gathered |= {i: tf.concat(rows, 0) for i, rows in zip(places, zip(*of_ranks, strict=True), strict=True)}
+        return [gathered[i] for i in range(len(tensors))]
 
     def _gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Rows of all ranks, of which each has as many."""

@@ -54,17 +54,26 @@ class TensorFlowServer:
             address: by which others reach this host.
 
         Raises:
-            RuntimeError: there are variables or datasets already, on one of the ranks, or not all ranks come.
+            RuntimeError: on one of the ranks there are variables or datasets already, or the server does not start; or
+                not all ranks come.
         """
-        refusal = too_late() if _reserved is None and has_begun() else None
-        port = 0 if refusal else reserve(self._rank)
-        if not refusal:
-            context().ensure_initialized()  # starts the server, before others are told of it
+        port, refusal = self._start()
         addresses = meeting.gather("address", f"{address}:{port}", refusal)
         enable(self._rank, dict(enumerate(addresses)))
         meeting.gather("connected", "")  # what comes before a server knows all ranks would be lost
         self._meeting = meeting
         threading.Thread(target=self._watch, name="kp-watch-ranks", daemon=True).start()
+
+    def _start(self) -> tuple[int, str | None]:
+        """The port of the server, which is there before others are told of it; or why there is none."""
+        if _reserved is None and has_begun() and (lost := too_late()):
+            return 0, lost
+        try:
+            port = reserve(self._rank)
+            context().ensure_initialized()
+            return port, None
+        except (OSError, tf.errors.OpError) as error:
+            return 0, f"keras-par: rank {self._rank} cannot start TensorFlow's server: {str(error).splitlines()[0]}"
 
     def leave(self) -> None:
         """Has collectives of the other ranks fail, within seconds."""
