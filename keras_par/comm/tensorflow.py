@@ -67,19 +67,17 @@ class TensorFlowCollectives(Communicator):
         return self._traced[request, specs]
 
     def _issue(self, request: Request, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        kind, name, op, _, root_rank = request
-        if kind == "all_reduce":
-            return self._all_reduce(tensors, name, op)
-        if kind == "reduce_scatter":
-            return self._reduce_scatter(tensors, name)
-        if kind == "all_gather":
-            return [self._all_gather(tensors[0], name)]
-        if kind == "all_gather_equal":
-            return self._all_gather_equal(tensors, name)
-        if kind == "all_to_all":
-            parts = self._exchange(tf.split(tensors[0], self.size), name)
-            return [tf.concat(parts, 0)]
-        return [self._broadcast(tensor, self.ranks, root_rank, f"{name}.{i}") for i, tensor in enumerate(tensors)]
+        """A collective in the graph being traced."""
+        kind, name, op, _, root = request
+        first, ranks = tensors[0], self.ranks
+        return {
+            "all_reduce": lambda: self._all_reduce(tensors, name, op),
+            "reduce_scatter": lambda: self._reduce_scatter(tensors, name),
+            "all_gather": lambda: [self._all_gather(first, name)],
+            "all_gather_equal": lambda: self._all_gather_equal(tensors, name),
+            "all_to_all": lambda: [tf.concat(self._exchange(tf.split(first, self.size), name), 0)],
+            "broadcast": lambda: [self._broadcast(t, ranks, root, f"{name}.{i}") for i, t in enumerate(tensors)],
+        }[kind]()
 
     def _all_reduce(self, tensors: list[tf.Tensor], name: str, op: str) -> list[tf.Tensor]:
         def reduce(*given):
