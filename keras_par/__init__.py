@@ -75,4 +75,6 @@ def __dir__() -> list[str]:
 
 
 if "tensorflow" in sys.modules:  # else nothing is made yet that its collectives would lose
-    importlib.import_module("keras_par.job.start_communication").prepare()
+    _launch = importlib.import_module("keras_par.job.launch_environment")
+    if _launch.is_for_tensorflow():
+        importlib.import_module("keras_par.job.start_communication").prepare()

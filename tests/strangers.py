@@ -31,7 +31,7 @@ def deep(draw: random.Random) -> bytes:
 
 def entry(draw: random.Random) -> bytes:
     """Of the register, with something wrong."""
-    about = {"rank": 0, "size": 2, "process": "x", "host": "h", "own_address": "10.0.0.1"}
+    about = {"rank": 0, "size": 2, "process": "x", "host": "h", "own_address": "10.0.0.1", "engine": "gloo"}
     wrong = draw.choice((None, -1, 10**30, [], {}, "x" * 5000, True, 1.5))
     about[draw.choice([*about, "reached", "more"])] = wrong
     content = draw.choice((json.dumps(about), "[" * 9000, "null", "3", '{"rank": 1'))

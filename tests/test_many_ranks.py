@@ -125,7 +125,8 @@ def ends(size: int) -> dict[int, Exit]:
 def enter_all(size: int) -> None:
     book = rendezvous.Register(size, MeetingPoint("localhost", 0, 1))
     for rank in range(size):
-        book.enter(rank, size, process=str(rank), host=f"node{rank // 8}", own_address="10.0.0.1", reached="10.0.0.2")
+        place = {"host": f"node{rank // 8}", "own_address": "10.0.0.1", "reached": "10.0.0.2"}
+        book.enter(rank, size, process=str(rank), engine="gloo", **place)
     book.close()
 
 
@@ -175,7 +176,7 @@ def test_ranks_are_named_shortly(numbers, text):
 
 def test_who_meets_is_told_no_more_the_more_ranks_there_are():
     book = rendezvous.Register(10_000, MeetingPoint("localhost", 0, 1))
-    told = book.enter(5, 10_000, process="5", host="node", own_address="10.0.0.1", reached="10.0.0.2")
+    told = book.enter(5, 10_000, process="5", host="node", own_address="10.0.0.1", engine="gloo", reached="10.0.0.2")
     assert told == {"missing": [0, 1, 2, 3, 4, 6, 7, 8], "others": 9_991}
     book.close()
 

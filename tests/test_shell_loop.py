@@ -335,8 +335,8 @@ def enter_three(own_address: str) -> tuple[list, int | None]:
         ("node-1", "10.0.0.1", "127.0.0.1"),
     ]
     told = [
-        register.enter(number % 3, 3, process=str(number % 3), host=host, own_address=own, reached=reached)
-        for number, (host, own, reached) in enumerate(ranks)
+        register.enter(number % 3, 3, process=str(number % 3), engine="gloo", host=host, own_address=own, reached=to)
+        for number, (host, own, to) in enumerate(ranks)
     ]
     register.close()
     return told, register._sizes.get("global")

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from keras_par.base.rendezvous import RendezvousServer
-from keras_par.job import meeting
+from keras_par.base.slots import slots
+from keras_par.job import meeting, rendezvous, start_communication
+from keras_par.job.launch_environment import MeetingPoint
 from keras_par.launch import engines
 from keras_par.launch.engines import EngineError
 from tests import communicator_tasks, trainings
@@ -24,17 +26,22 @@ from tests.test_one_process import EACH, differ_nowhere
 
 BY_TENSORFLOW = {"KERAS_PAR_ENGINE": "tensorflow"}
 STRATEGIES = fewest(EACH, lambda row: {row["strategy"]})
-QUICK = [row for row in STRATEGIES if trainings.num_ranks(row) == 2][:3]
+QUICK = [row for row in STRATEGIES if trainings.num_ranks(row) == 2][:2]
+
+
+def marks_of(training: dict) -> tuple:
+    """`make test-long` has a mesh, too, and `make test-all` the tables of all tests of ranks."""
+    return () if training in QUICK else pytest.mark.long if training["strategy"] == "mesh 2x2" else pytest.mark.slow
 
 
 @pytest.mark.parametrize(
     ("size", "kind"),
     [
         (2, "engine"),
-        pytest.param(2, "active", marks=pytest.mark.long),
+        pytest.param(2, "active", marks=pytest.mark.slow),
         (3, "engine"),
         pytest.param(4, "group of half", marks=pytest.mark.long),
-        pytest.param(4, "two levels", marks=pytest.mark.long),
+        pytest.param(4, "two levels", marks=pytest.mark.slow),
     ],
 )
 def test_the_contract_is_kept(size, kind, ranks_of_tensorflow):
@@ -46,10 +53,7 @@ def test_the_contract_is_kept(size, kind, ranks_of_tensorflow):
 
 @pytest.mark.parametrize(
     "training",
-    [
-        pytest.param(row, id="-".join(row.values()), marks=() if row in QUICK else pytest.mark.long)
-        for row in STRATEGIES
-    ],
+    [pytest.param(row, id="-".join(row.values()), marks=marks_of(row)) for row in STRATEGIES],
 )
 def test_ranks_end_where_one_process_ends(training, ranks_of_tensorflow, plain, exactness):
     differ_nowhere(training, ranks_of_tensorflow, plain, exactness)
@@ -67,7 +71,7 @@ def test_what_is_made_before_the_start_lives_on():
 def test_what_would_be_lost_is_named_on_all_ranks():
     job = run("-np", 2, "--engine", "tensorflow", program("made_before"), "late")
     assert job.status != 0
-    assert re.search(r"keras-par: variable '.*' and \d+ more came before kp\.init\(\), and TensorFlow's", job.stderr)
+    assert re.search(r"keras-par: variable 'early:0', .* and \d+ more came before kp\.init\(\), and", job.stderr)
     assert "all ranks failed alike" in job.stderr
 
 
@@ -162,17 +166,55 @@ def test_what_one_rank_refuses_all_raise(server):
 def test_ranks_that_do_not_come_are_named(server, monkeypatch):
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "1")
     first, second = gathered(3, (0, 1))
-    assert "rank(s) 2 of 3 did not come" in first and "rank(s) 0 of 3 did not come" in second
+    assert "rank(s) 2 of 3 did not come" in first and second == first
 
 
 def test_the_first_rank_to_leave_is_known(server):
     met = [meeting.RendezvousMeeting(rank, 3) for rank in range(3)]
     assert met[0].first_to_leave() is None
-    met[2].leave()
-    assert met[0].first_to_leave() == 2
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda each: each.gather("step", ""), met))
+    met[2].leave(2)
+    assert [each.first_to_leave() for each in met] == [2, 2, 2]
     server.close()
-    met[1].leave()  # nobody listens any more
+    met[1].leave(1)  # nobody listens any more
     assert met[0].first_to_leave() is None
+
+
+def test_another_program_of_the_same_ranks_meets_anew(server):
+    server.expect(slots(["a", "a", "a"]))
+    for value in ("of the first", "of the second"):
+        met = [meeting.RendezvousMeeting(rank, 3) for rank in range(3)]
+        with ThreadPoolExecutor(3) as threads:
+            assert list(threads.map(lambda each, value=value: each.gather("step", value), met)) == [[value] * 3] * 3
+        assert met[1].first_to_leave() is None
+        for rank, each in enumerate(met):
+            each.leave(rank)
+
+
+def test_ranks_that_different_engines_would_connect_are_named():
+    register = rendezvous.Register(2, MeetingPoint("127.0.0.1", 0, 1))
+    about = {"host": "a", "own_address": "10.0.0.1", "reached": "127.0.0.1"}
+    try:
+        register.enter(0, 2, process="x", engine="tensorflow", **about)
+        told = register.enter(1, 2, process="y", engine="gloo", **about)
+        assert "Horovod would connect rank 1, and TensorFlow rank 0: install the same" in told["refused"]
+    finally:
+        register.close()
+
+
+def test_a_process_that_a_rank_starts_is_none(monkeypatch):
+    monkeypatch.setenv(start_communication.PREPARED, "1")  # as a child of process 1 finds it
+    monkeypatch.setenv("RANK_ID", "0")
+    monkeypatch.setenv("RANK_SIZE", "2")
+    monkeypatch.setenv(engines.VARIABLE_OF_ENGINE, "tensorflow")
+    prepared = []
+    monkeypatch.setattr(start_communication.tensorflow_server, "prepare", prepared.append)
+    start_communication.prepare()
+    assert prepared == []
+    monkeypatch.setenv(start_communication.PREPARED, str(os.getpid()))
+    start_communication.prepare()
+    assert prepared == [0]
 
 
 def test_tensorflow_is_the_engine_where_horovod_is_not_installed(monkeypatch):

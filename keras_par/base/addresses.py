@@ -48,8 +48,8 @@ def own_addresses() -> list[str]:
     return [*found, "127.0.0.1"]
 
 
-def address_of(interface: str) -> str:
-    """The address that a network interface of this host has.
+def address_of(interface: str, other: str) -> str:
+    """The address that a network interface of this host has: of several the one by which it reaches another host.
 
     Raises:
         RuntimeError: there is none of this name, or it has no IPv4 address.
@@ -57,12 +57,15 @@ def address_of(interface: str) -> str:
     import psutil
 
     addresses = psutil.net_if_addrs().get(interface, [])
-    found = next((each.address for each in addresses if each.family == socket.AF_INET), None)
-    if found is None:
+    found = [each.address for each in addresses if each.family == socket.AF_INET]
+    if not found:
         raise RuntimeError(
             f"keras-par: there is no network interface {interface} with an IPv4 address: unset HOROVOD_GLOO_IFACE."
         )
-    return found
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, 9))  # sends nothing
+        own = probe.getsockname()[0]
+    return own if own in found else found[0]
 
 
 def lost_in_gloo(host: str, address: str) -> str | None:

@@ -16,6 +16,7 @@ from keras_par.base.slots import Slot
 
 VALUE_BYTES, VALUE_BYTES_PER_RANK = 2**18, 2**10  # of a value, which has an address for each rank
 VALUES_PER_RANK = 64  # of the largest size; a job has some communicators, in each of which a rank has a value
+TENSORFLOW = "tensorflow"  # the scope of ranks that TensorFlow connects
 NAME_LETTERS = 512  # of a scope and a key
 NAME_BYTES = 2**10  # that both may take at most
 
@@ -95,7 +96,7 @@ class RendezvousServer(LimitedServer):
         """Takes in where the ranks are."""
         with self._lock:
             for slot in slots:
-                self._sizes["global"] = slot.size
+                self._sizes["global"] = self._sizes[TENSORFLOW] = slot.size
                 self._sizes[f"local_{slot.hostname}"] = slot.local_size
                 self._sizes[f"cross_{slot.local_rank}"] = slot.cross_size
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
+from keras_par.comm.differentiable import with_gradient
 
 
 def fused(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -33,6 +34,17 @@ def sum_as_bfloat16(communicator: Communicator, tensors: Sequence[tf.Tensor], na
     An all-to-all hands each rank one part of every rank's flat tensors, which it sums; an all-gather returns the
     sums. Together they send the 2 (N - 1) / N bytes per byte of a ring all-reduce.
     """
+
+    @tf.custom_gradient
+    def call(*given):
+        return summed(communicator, given, name), lambda *upstream: sum_as_bfloat16(
+            communicator, upstream, f"{name}.gradient"
+        )
+
+    return list(with_gradient(call, lambda *given: summed(communicator, given, name), tensors))
+
+
+def summed(communicator: Communicator, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
     size, flat = communicator.size, fused(tensors)
     length = tf.size(flat)
     part = (length + size - 1) // size

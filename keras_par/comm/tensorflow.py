@@ -47,8 +47,9 @@ class TensorFlowCollectives(Communicator):
         if COLLECTIVES[kind].is_reduced:
             if kind == "all_reduce" and op == "sum" and tf.bfloat16 in (sent_as, dtype):
                 return sum_as_bfloat16(self, tensors, name)
-            if sent_as not in (None, dtype) or dtype == tf.bfloat16:
-                return cast_to_send(self, request, tensors, sent_as or tf.float32)
+            sent_as = sent_as or (tf.float32 if dtype == tf.bfloat16 else dtype if dtype in MOVED else tf.int32)
+            if sent_as != dtype:
+                return cast_to_send(self, request, tensors, sent_as)
         if not tf.executing_eagerly():
             with tf.device(self._device):
                 return self._issue(request, tensors)

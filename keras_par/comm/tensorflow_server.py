@@ -12,7 +12,7 @@ from typing import Protocol
 import tensorflow as tf
 from tensorflow.python.eager.context import context
 
-JOB = "worker"
+JOB, REUSE_PORT = "worker", "TF_GRPC_REUSE_PORT"
 PAUSE_SECONDS, ASKS_A_SECOND = 1.0, 500  # from one look at other ranks to the next; of all ranks together
 HEALTH_SECONDS = 2.0  # that a rank has to answer; one that is only slow is there
 MOST_NAMED = 3  # variables that would be lost
@@ -24,8 +24,8 @@ class Meeting(Protocol):
     def gather(self, step: str, value: str, refusal: str | None = None) -> list[str]:
         """The values of all ranks, in their order; every rank raises what one refuses."""
 
-    def leave(self) -> None:
-        """Notes that this rank has left the job."""
+    def leave(self, rank: int) -> None:
+        """Notes that a rank has left the job."""
 
     def first_to_leave(self) -> int | None:
         """The first rank that has left, if one has."""
@@ -45,24 +45,26 @@ class TensorFlowServer:
         self._rank, self._size = rank, size
         self._meeting: Meeting | None = None
         self._has_left = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="kp-watch-ranks", daemon=True)
 
-    def connect(self, meeting: Meeting, address: str) -> None:
+    def connect(self, meeting: Meeting, address: str, refusal: str | None = None) -> None:
         """Starts the server and finds those of the others. Two meetings of all ranks.
 
         Args:
             meeting: of the ranks.
             address: by which others reach this host.
+            refusal: why this rank cannot take part, which all ranks raise.
 
         Raises:
             RuntimeError: on one of the ranks there are variables or datasets already, or the server does not start; or
                 not all ranks come.
         """
-        port, refusal = self._start()
-        addresses = meeting.gather("address", f"{address}:{port}", refusal)
+        port, why = self._start() if refusal is None else (0, refusal)
+        addresses = meeting.gather("address", f"{address}:{port}", why)
         enable(self._rank, dict(enumerate(addresses)))
         meeting.gather("connected", "")  # what comes before a server knows all ranks would be lost
         self._meeting = meeting
-        threading.Thread(target=self._watch, name="kp-watch-ranks", daemon=True).start()
+        self._watcher.start()
 
     def _start(self) -> tuple[int, str | None]:
         """The port of the server, which is there before others are told of it; or why there is none."""
@@ -70,7 +72,10 @@ class TensorFlowServer:
             return 0, lost
         try:
             port = reserve(self._rank)
-            context().ensure_initialized()
+            if not has_begun():
+                enable(self._rank, {self._rank: f"localhost:{port}"})  # with the GPU that was taken since, too
+                context().ensure_initialized()
+            os.environ.pop(REUSE_PORT, None)
             return port, None
         except (OSError, tf.errors.OpError) as error:
             return 0, f"keras-par: rank {self._rank} cannot start TensorFlow's server: {str(error).splitlines()[0]}"
@@ -79,21 +84,29 @@ class TensorFlowServer:
         """Has collectives of the other ranks fail, within seconds."""
         if self._meeting is not None and not self._has_left.is_set():
             self._has_left.set()
-            self._meeting.leave()
+            self._meeting.leave(self._rank)
+            if threading.current_thread() is not self._watcher:
+                self._watcher.join(2 * HEALTH_SECONDS)  # no thread may be in TensorFlow when Python ends
 
     def _watch(self) -> None:
         """Ends this rank's collectives when another rank is gone, for which TensorFlow would wait.
 
-        Rank 0, at which each collective begins, looks for all others, and they look for rank 0.
+        Rank 0, at which each collective begins, looks for all others, and they look for rank 0. It is gone if it is so
+        twice, since what is ended is ended for good.
         """
+        assert self._meeting is not None
+        before = None
         while not self._has_left.wait(max(PAUSE_SECONDS, self._size / ASKS_A_SECOND)):
-            gone = self._first_gone()
+            left = self._meeting.first_to_leave()
+            ended = self._first_to_end() if left is None else None
+            gone = left if left is not None else ended if ended == before else None
+            before = ended
             if gone is not None and not self._has_left.is_set():
+                self._meeting.leave(gone)
                 return context().abort_collective_ops(tf.errors.UNAVAILABLE, f"rank {gone} has left the job")
 
-    def _first_gone(self) -> int | None:
-        """A rank that has ended or left."""
-        assert self._meeting is not None
+    def _first_to_end(self) -> int | None:
+        """A rank whose process does not answer any more."""
         for rank in range(1, self._size) if self._rank == 0 else (0,):
             try:
                 context().check_collective_ops_peer_health(task(rank), round(1000 * HEALTH_SECONDS))
@@ -101,7 +114,7 @@ class TensorFlowServer:
                 continue
             except tf.errors.OpError:
                 return rank
-        return self._meeting.first_to_leave()
+        return None
 
 
 _reserved: socket.socket | None = None  # holds the port of this process's server until that listens, and afterwards
@@ -138,7 +151,7 @@ def reserve(rank: int) -> int:
     """
     global _reserved
     if _reserved is None:
-        os.environ["TF_GRPC_REUSE_PORT"] = "true"  # the server may have the port that is held for it
+        os.environ[REUSE_PORT] = "true"  # the server may have the port that is held for it
         holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("", 0))
@@ -185,6 +198,7 @@ def without_warning() -> Iterator[None]:
 
 def too_late() -> str | None:
     """Why this process's devices cannot be named anew, None if they can: numbers live on, whatever their device."""
+    gc.collect()
     kinds = (tf.Variable, tf.data.Dataset, tf.data.Iterator)
     found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
     if not found:
@@ -193,6 +207,6 @@ def too_late() -> str | None:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return (
         f"keras-par: {', '.join(names[:MOST_NAMED])}{more} came before kp.init(), and TensorFlow's own collectives "
-        "would lose what is made before them: call kp.init() first, or import keras_par after tensorflow or keras and "
-        "before anything is made."
+        "would lose what is made before them: call kp.init() first, or set KERAS_PAR_ENGINE=tensorflow and import "
+        "keras_par after tensorflow or keras and before anything is made."
     )

@@ -49,8 +49,8 @@ def init(engine: str | None = None, *, seed: Seed = "shared") -> None:
     Horovod is not installed.
 
     Args:
-        engine: "mpi", "gloo", "tensorflow" or "solo" to insist on one; None takes KERAS_PAR_ENGINE, else what the
-            launch offers.
+        engine: "mpi", "gloo", "tensorflow" or "solo" to insist on one; None takes TensorFlow
+            where KERAS_PAR_ENGINE says so or Horovod is not installed, else what the launch offers.
         seed: "shared" gives all ranks the states of rank 0's generators of Python, NumPy, TensorFlow and, if it has
             been imported, torch, where they differ, so that what a script without a seed shuffles or splits is the
             same everywhere. "own" leaves each rank its own. Seeds that the script sets afterwards are kept.

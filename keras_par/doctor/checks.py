@@ -62,8 +62,8 @@ def check_horovod(installed: Installed) -> Iterator[Finding]:
     """Horovod is there, in the one version that keras-par works with; without it TensorFlow connects the ranks."""
     found = installed.versions["horovod"]
     if found is None:
-        said = "Horovod is not installed, so that TensorFlow connects the ranks, which is slower between hosts"
-        yield Finding("note", "horovod", f"{said}: run 'keras-par install-horovod' to have it.")
+        said = "Horovod is not installed, so that TensorFlow connects the ranks"
+        yield Finding("note", "horovod", f"{said}: run 'keras-par install-horovod' to have MPI, or NCCL on GPUs.")
     elif found != HOROVOD_VERSION:
         said = f"Horovod {found} is installed but keras-par works with {HOROVOD_VERSION}"
         yield Finding("error", "horovod", f"{said}: run 'keras-par install-horovod --rebuild'.")

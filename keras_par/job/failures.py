@@ -29,7 +29,7 @@ LEAVE_SECONDS = 10.0  # how long a rank that is done waits for those that are no
 # What operations say when another rank has left the job: by shutdown, by losing its connection, or by its end.
 SIGNS_OF_LEAVING = (
     *("horovod has been shut down", "closed by peer", "connection reset", "timed out waiting"),
-    *("has left the job", "communication was shut down", "failed to connect", "socket closed"),
+    *("has left the job", "communication was shut down", "collective ops is aborted"),
 )
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,6 +14,7 @@ from keras_par.base.rank_variables import GLOO, MPICH, OPEN_MPI, Variables, numb
 Engine = Literal["solo", "mpi", "gloo", "tensorflow"]
 ENGINE = "KERAS_PAR_ENGINE"  # the variable that chooses one
 PORT = 29500  # torchrun's, too
+JOBS_OF_MPI = ("OMPI_MCA_ess_base_jobid", "PMI_JOBID", "PMI_FD")  # by which mpiruns tell their jobs apart
 NO_TASKS_STEP = 0xFFFFFFF0  # SLURM numbers from here on the steps that no srun has started, such as a batch script
 
 
@@ -67,7 +69,7 @@ def detect(engine: str | None = None) -> Launch:
     Raises:
         RuntimeError: the variables describe no job.
     """
-    launch, wanted = found_in(os.environ), engine or os.environ.get(ENGINE)
+    launch, wanted = found_in(os.environ), engine or os.environ.get(ENGINE) or None
     if wanted not in (None, "mpi", "gloo", "tensorflow", "solo"):
         raise RuntimeError(f"keras-par: {ENGINE}={one_line(wanted)} is unknown: set it to mpi, gloo or tensorflow.")
     if launch.engine == "solo" or wanted not in (None, "tensorflow"):
@@ -77,6 +79,14 @@ def detect(engine: str | None = None) -> Launch:
     starter = starter_of(os.environ) if launch.engine == "mpi" else None
     rank = launch.rank if starter is None else place_of(os.environ, starter)[0]
     return replace(launch, engine="tensorflow", rank=rank)
+
+
+def is_for_tensorflow() -> bool:
+    """True if TensorFlow is to connect the ranks of this launch; not where it makes no job."""
+    try:
+        return detect().engine == "tensorflow"
+    except RuntimeError:
+        return False
 
 
 def found_in(environ: Mapping[str, str]) -> Launch:
@@ -208,12 +218,15 @@ def address_of(environ: Mapping[str, str], starter: Starter) -> str:
 
 
 def port_of(environ: Mapping[str, str], starter: Starter) -> int:
-    """The port where rank 0 waits: MASTER_PORT, unless torchrun keeps a store there, else srun's job's own.
+    """The port where rank 0 waits: MASTER_PORT, unless torchrun keeps a store there, else the job's own.
 
     Raises:
         RuntimeError: MASTER_PORT is impossible.
     """
     port = number(environ, "MASTER_PORT", 1, 65535, "set it to a port of rank 0's host that is free")
+    job_of_mpi = next((environ[name] for name in JOBS_OF_MPI if name in environ), "")
+    if port is None and mpirun(environ) and job_of_mpi:
+        return 10000 + zlib.crc32(job_of_mpi.encode()) % 20000
     if port is None and starter is SRUN:  # jobs, and steps of a job, may share a host
         job, step = (int(re.sub(r"\D", "", environ.get(name, "")) or 0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
         return 10000 + (31 * job + step) % 20000

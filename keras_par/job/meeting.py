@@ -5,14 +5,16 @@ import http.client
 import json
 import os
 import time
-from typing import Any
+import uuid
 
 from keras_par.base.environment import number
+from keras_par.base.rendezvous import TENSORFLOW
 from keras_par.job.launch_environment import start_seconds
 
 ASK_SECONDS = 5.0  # how long an answer may take
 PAUSE_SECONDS, ASKS_A_SECOND = 0.05, 500  # between two questions of a rank; of all ranks together
-FOLDER, LEFT = "/tensorflow", "left"
+LATER_SECONDS, HEARD_SECONDS = 10.0, 1.0  # that others wait for rank 0's word; that rank 0 stays after a refusal
+LEFT = "left"
 MOST_NAMED = 8  # ranks that have not come
 
 
@@ -29,6 +31,7 @@ class RendezvousMeeting:
         self._address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
         self._port = number(os.environ, "HOROVOD_GLOO_RENDEZVOUS_PORT", 1, 65535, "launchers set it for each rank")
         self._seconds = start_seconds(os.environ)
+        self._job = uuid.uuid4().hex  # rank 0's: a scope of its own, since several programs may come here in turns
 
     def gather(self, step: str, value: str, refusal: str | None = None) -> list[str]:
         """The values of all ranks, in their order. Rank 0 asks for them, and the others for what it has found.
@@ -43,40 +46,55 @@ class RendezvousMeeting:
         """
         self._put(f"{step}.{self._rank}", [value, refusal])
         if self._rank == 0:
-            told = self._wait_for({f"{step}.{rank}": rank for rank in range(self._size)})
-            self._put(step, found := [told[rank] for rank in range(self._size)])
+            found = self._collected(step)
+            self._put(step, [self._job, found])
         else:
-            found = self._wait_for({step: 0})[0]
+            self._job, found = self._wait_for({step: 0}, self._seconds + LATER_SECONDS)[0]
         if why := next((refused for _, refused in found if refused), None):
+            if self._rank == 0:
+                time.sleep(HEARD_SECONDS)  # the others may ask this process
             raise RuntimeError(why)
         return [each for each, _ in found]
 
-    def leave(self) -> None:
-        """Notes that this rank has left the job."""
-        with contextlib.suppress(OSError):  # the server ends with the job
-            self._put(LEFT, self._rank)
+    def leave(self, rank: int) -> None:
+        """Notes that a rank has left the job; when all have, nothing is left of this meeting."""
+        with contextlib.suppress(OSError, http.client.HTTPException):  # the server ends with the job
+            self._ask("PUT", f"{self._job}/{LEFT}", json.dumps(rank))
+            if rank == self._rank:
+                self._ask("DELETE", f"{TENSORFLOW}/all")
 
     def first_to_leave(self) -> int | None:
         """A rank that has left, if one has."""
-        with contextlib.suppress(OSError):
-            return self._get(LEFT)
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            content = self._ask("GET", f"{self._job}/{LEFT}")
+            return None if content is None else json.loads(content)
         return None
 
-    def _wait_for(self, awaited: dict[str, int]) -> dict[int, list]:
+    def _collected(self, step: str) -> list:
+        """On rank 0 what all ranks have put; or that some have not come in time."""
+        try:
+            told = self._wait_for({f"{step}.{rank}": rank for rank in range(self._size)}, self._seconds)
+        except RuntimeError as error:
+            return [[None, str(error)]]
+        return [told[rank] for rank in range(self._size)]
+
+    def _wait_for(self, awaited: dict[str, int], seconds: float) -> dict[int, list]:
         """What ranks have put, by their numbers.
 
         Args:
             awaited: the ranks, by the names of what they put.
+            seconds: that they have.
 
         Raises:
             RuntimeError: it is not all there in time.
         """
-        deadline, told = time.monotonic() + self._seconds, {}
+        deadline, told = time.monotonic() + seconds, {}
         while awaited:
             for name, rank in list(awaited.items()):
-                if (found := self._get(name)) is not None:
-                    told[rank] = found
-                    del awaited[name]
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    if (content := self._ask("GET", f"{TENSORFLOW}/{name}")) is not None:
+                        told[rank] = json.loads(content)
+                        del awaited[name]
             if awaited and time.monotonic() > deadline:
                 missing = ", ".join(map(str, list(awaited.values())[:MOST_NAMED]))
                 more = f" and {len(awaited) - MOST_NAMED} more" if len(awaited) > MOST_NAMED else ""
@@ -90,17 +108,12 @@ class RendezvousMeeting:
         return told
 
     def _put(self, name: str, value: object) -> None:
-        self._ask("PUT", name, json.dumps(value))
+        self._ask("PUT", f"{TENSORFLOW}/{name}", json.dumps(value))
 
-    def _get(self, name: str) -> Any:
-        """What a rank has put; None if it has not come yet."""
-        content = self._ask("GET", name)
-        return None if content is None else json.loads(content)
-
-    def _ask(self, method: str, name: str, content: str | None = None) -> bytes | None:
+    def _ask(self, method: str, path: str, content: str | None = None) -> bytes | None:
         connection = http.client.HTTPConnection(self._address, self._port, timeout=ASK_SECONDS)
         with contextlib.closing(connection):
-            connection.request(method, f"{FOLDER}/{name}", content)
+            connection.request(method, f"/{path}", content)
             response = connection.getresponse()
             found = response.read()
             return found if response.status == http.client.OK else None

@@ -53,7 +53,8 @@ def meet(rank: int, size: int, meeting: MeetingPoint, host: str = "", by_gloo: b
     """
     host = host or os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     entry: dict[str, Any] = {"rank": rank, "size": size, "host": host, "process": uuid.uuid4().hex}
-    entry["own_address"] = own_address() if by_gloo else ""  # for which only Gloo looks
+    entry["own_address"] = own_address()
+    entry["engine"] = "gloo" if by_gloo else "tensorflow"
     if rank > 0:
         found = wait(lambda: ask(meeting, entry), rank, size, meeting)
     else:
@@ -170,8 +171,8 @@ class Register(RendezvousServer):
         Args:
             rank: its number.
             size: its number of ranks.
-            entry: "process": its process's own sign, its "host", the "own_address" where that finds its own name, and
-                how it was "reached": rank 0's address.
+            entry: "process": its process's own sign, its "host", the "own_address" where that finds its own name, the
+                "engine" that shall connect it, and how it was "reached": rank 0's address.
 
         Returns:
             {"missing": the first ranks, "others": how many more}, {"slot": the rank's, "address": rank 0's as the
@@ -215,7 +216,13 @@ class Register(RendezvousServer):
         entries = [self._entries[rank] for rank in range(self._size)]
         away = [entry["reached"] for entry in entries if not entry["reached"].startswith("127.")]
         hosts = [entry["host"] for entry in entries]
-        for entry in entries if away and len(set(hosts)) > 1 else ():
+        by_gloo = [entry["engine"] == "gloo" for entry in entries]
+        if any(by_gloo) and not all(by_gloo):
+            return {
+                "refused": f"keras-par: Horovod would connect rank {by_gloo.index(True)}, and TensorFlow rank "
+                f"{by_gloo.index(False)}: install the same on all hosts, or set KERAS_PAR_ENGINE for all ranks alike."
+            }
+        for entry in entries if by_gloo[0] and away and len(set(hosts)) > 1 else ():
             if lost := lost_in_gloo(entry["host"], entry["own_address"]):
                 return {"refused": f"keras-par: {lost}"}
         self._slots = slots(hosts)
@@ -230,7 +237,7 @@ def entry_of(content: bytes) -> dict[str, Any]:
         ValueError: no rank would say that.
     """
     entry = json.loads(content)
-    names = {"rank": int, "size": int, "process": str, "host": str, "own_address": str}
+    names = {"rank": int, "size": int, "process": str, "host": str, "own_address": str, "engine": str}
     if not isinstance(entry, dict) or {name: type(value) for name, value in entry.items()} != names:
         raise ValueError(entry)
     if not 0 <= entry["rank"] < entry["size"]:

@@ -19,15 +19,18 @@ from keras_par.job import gpu, launch_environment, rank_heartbeat, rendezvous
 from keras_par.job.meeting import RendezvousMeeting
 from keras_par.job.step_clock import TimedCommunicator, clock
 
+PREPARED = "KERAS_PAR_PREPARED"  # a variable: the process that is a rank
+
 
 def prepare() -> None:
     """Has TensorFlow name its devices as those of this rank, if it is TensorFlow that will connect the ranks.
 
     So what a script makes before `kp.init()` lives on. A launch that makes no job is left for `start` to refuse.
     """
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError, OSError):
         launched = launch_environment.detect()
-        if launched.engine == "tensorflow" and multiprocessing.current_process().name == "MainProcess":
+        is_rank = os.environ.setdefault(PREPARED, str(os.getpid())) == str(os.getpid())  # and not its child
+        if launched.engine == "tensorflow" and is_rank and multiprocessing.current_process().name == "MainProcess":
             rank = rank_variables.number("rank") if launched.rank is None else launched.rank
             tensorflow_server.prepare(rank)
 
@@ -91,8 +94,12 @@ def connected(launched: launch_environment.Launch) -> Communicator:
 def by_tensorflow(size: int) -> Communicator:
     """All ranks, connected by TensorFlow, which begins with the GPU that this one has taken."""
     rank, local_rank, local_size = map(rank_variables.number, ("rank", "local_rank", "local_size"))
-    communicator = TensorFlowCommunicator(rank, size, (local_rank, local_size))
-    gpu.take(communicator)
-    address = HERE if local_size == size else address_of(os.environ["HOROVOD_GLOO_IFACE"])
-    communicator.connect(RendezvousMeeting(rank, size), address)
+    communicator, address, refusal = TensorFlowCommunicator(rank, size, (local_rank, local_size)), HERE, None
+    try:
+        gpu.take(communicator)
+        if not os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"].startswith("127."):
+            address = address_of(os.environ["HOROVOD_GLOO_IFACE"], os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"])
+    except RuntimeError as error:
+        refusal = str(error)
+    communicator.connect(RendezvousMeeting(rank, size), address, refusal)
     return communicator

@@ -154,7 +154,7 @@ def choose(wanted: str | None) -> Engine:
     Raises:
         EngineError: the engine that is wanted is unknown, Horovod does not have it, or its launcher is missing.
     """
-    wanted, library = wanted or os.environ.get(VARIABLE_OF_ENGINE), horovod_library()
+    wanted, library = wanted or os.environ.get(VARIABLE_OF_ENGINE) or None, horovod_library()
     if wanted is not None and wanted not in NAMES:
         raise EngineError(f"there is no engine {one_line(wanted)}: set KERAS_PAR_ENGINE to mpi, gloo or tensorflow.")
     if wanted == "tensorflow" or (wanted is None and library is None):

@@ -97,7 +97,8 @@ def run(
     """
     content = prepared("kp.run", "np", np, train, args, kwargs)
     where = places(np, [Host("localhost", np)] if hosts is None else parse_hosts(hosts))
-    chosen, shared = engines.choose(engine), None if engines.are_here(where) else os.getcwd()
+    chosen = engines.choose(engine or (env or {}).get(engines.VARIABLE_OF_ENGINE))
+    shared = None if engines.are_here(where) else os.getcwd()
     require_reachable([place.host for place in where])
     with tempfile.TemporaryDirectory(prefix=".keras-par-", dir=shared) as folder:
         function, result = Path(folder) / "function", f"{folder}/result.{remote_function.RANK}"

@@ -183,7 +183,8 @@ def run(arguments: argparse.Namespace) -> int:
         require_one_launcher()
         command = command_of(arguments.is_module, arguments.script, arguments.arguments)
         ssh = Ssh(arguments.ssh_port, arguments.ssh_identity_file)
-        engine, given = engines.choose(arguments.engine), variables_of(arguments.env)
+        given = variables_of(arguments.env)
+        engine = engines.choose(arguments.engine or given.get(engines.VARIABLE_OF_ENGINE))
 
         def plan(found: Sequence[Place]) -> Plan:
             return engines.plan(engine, found, command, os.environ, given, ssh)

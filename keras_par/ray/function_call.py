@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from keras_par.agent import remote_function
+from keras_par.launch import engines
 from keras_par.launch.function_call import carry_out, prepared, signals_passed_on
 from keras_par.ray.actors import RayPlan, places_of
 
@@ -72,7 +73,8 @@ def run(
         places, bundles = places_of(group)
         command = remote_function.program("", "")  # each worker has files of its own
         given = dict(env or {})
-        plan = RayPlan("gloo", places, command, given, None, group, bundles, resources, content, start_timeout)
+        engine: engines.Engine = "tensorflow" if engines.choose(None) == "tensorflow" else "gloo"
+        plan = RayPlan(engine, places, command, given, None, group, bundles, resources, content, start_timeout)
         return carry_out(plan, command, log_dir, verbose, plan.results.get)
 
 
