@@ -141,6 +141,17 @@ def test_both_engines_pass_the_self_test_on_two_ranks(healthy):
 
 
 @pytest.mark.long
+def test_tensorflows_collectives_pass_the_self_test():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_BACKEND", "tensorflow")
+        report = diagnosis.examine(engine="tensorflow", ranks=2, with_self_test=True)
+    [outcome] = report.self_test
+    assert outcome.engine == report.recommended.engine == "tensorflow" and outcome.problem is None
+    assert outcome.sums_right and outcome.process_sets_right and outcome.shared_sums_right
+    assert [message.bytes for message in outcome.messages] == list(SIZES)
+
+
+@pytest.mark.long
 def test_table_and_json_say_the_same(healthy, call, monkeypatch):
     monkeypatch.setattr(diagnosis, "examine", lambda *arguments: healthy)
     (status, table), (json_status, found) = call(), call("--json")
@@ -178,7 +189,6 @@ def test_what_is_found_is_what_is_here(examined):
     [
         ("tensorflow", "tensorflow", "TensorFlow is not installed: run \"pip install 'tensorflow>=2.16,<3'\"."),
         ("keras", "keras", "Keras is not installed: run \"pip install 'keras>=3.14,<4'\"."),
-        ("horovod", "horovod", "Horovod is not installed: run 'keras-par install-horovod'."),
     ],
 )
 def test_a_missing_package_is_named(missing, check, fix, tmp_path):
@@ -186,6 +196,20 @@ def test_a_missing_package_is_named(missing, check, fix, tmp_path):
     assert status == 1 and report["ok"] is False
     assert errors(report) == {check: fix}
     assert report["loaded"] is None and report["recommended"] is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "broken", "recommended"),
+    [
+        (None, {}, "tensorflow"),
+        ("gloo", {"gloo": "Horovod is not installed: run 'keras-par install-horovod'."}, None),
+    ],
+)
+def test_without_horovod_tensorflow_connects_the_ranks(engine, broken, recommended, tmp_path):
+    status, report = start(make_environment(tmp_path / "env", "horovod"), *(("--engine", engine) if engine else ()))
+    assert errors(report) == broken and status == bool(broken)
+    assert (report["recommended"] or {}).get("engine") == recommended
+    assert any("so that TensorFlow connects the ranks" in finding["text"] for finding in report["findings"])
 
 
 @pytest.mark.parametrize("version", ["3.13.2", "4.0.0"])
