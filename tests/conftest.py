@@ -154,7 +154,7 @@ class Workers:
 def pytest_terminal_summary(terminalreporter):
     for pool_of, num_tasks in sorted(_ran.items()):
         kind, size = pool_of.split()
-        name = "plain Keras" if kind == "plain" else f"{size} ranks"
+        name = {"plain": "plain Keras", "ranks": f"{size} ranks"}.get(kind, f"{size} ranks of TensorFlow")
         terminalreporter.write_line(f"{name}: {num_tasks} tasks")
     worst: dict[str, float] = {}
     for distance, name in _distances:

@@ -27,7 +27,7 @@ def test_describe_says_the_way(ranks):
         shared, horovod = result["texts"]
         assert "Gradients are summed through the shared memory of this host (reduce_by='auto')." in shared
         assert "Gradients are summed by Horovod over MPI (reduce_by='horovod')." in horovod
-        assert "all_reduce  shared memory" in shared and "all_reduce  horovod" in horovod
+        assert "all_reduce  shared memory" in shared and "all_reduce  engine" in horovod
     for result in ranks(3).run(tasks.train, ways=["auto"], epochs=1):
         assert "no shared memory, because KERAS_PAR_SHARED_MEMORY=0 is set on rank 2" in " ".join(
             result["texts"][0].split()
@@ -90,7 +90,7 @@ def test_compressed_gradients_go_through_shared_memory(compression, tolerance, r
 @pytest.mark.parametrize(
     ("which", "size", "sentence"),
     [
-        ("unknown", 2, "reduce_by='mpi' is unknown, use 'auto', 'horovod' or 'shared_memory'."),
+        ("unknown", 2, "reduce_by='mpi' is unknown, use 'auto', 'engine', 'horovod' or 'shared_memory'."),
         ("impossible", 3, "reduce_by='shared_memory' cannot be, because KERAS_PAR_SHARED_MEMORY=0 is set on rank 2: "),
         ("different", 2, '"strategy\'s reduce_by" is auto on rank 0 but horovod on rank 1'),
     ],

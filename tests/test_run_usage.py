@@ -187,4 +187,4 @@ def test_missing_parts_are_named(monkeypatch):
     assert choose(None) == "gloo"
     monkeypatch.setattr("keras_par.launch.engines.horovod_library", lambda: None)
     with pytest.raises(EngineError, match="install-horovod"):
-        choose(None)
+        choose("gloo")

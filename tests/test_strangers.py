@@ -88,7 +88,7 @@ def rendezvous() -> Iterator[Served]:
 def meeting_point() -> Iterator[Served]:
     port = free_port()
     server = Register(2, MeetingPoint("127.0.0.1", port, 30))
-    entry = {"rank": 1, "size": 2, "process": "p", "host": "h", "own_address": "10.0.0.1"}
+    entry = {"rank": 1, "size": 2, "process": "p", "host": "h", "own_address": "10.0.0.1", "engine": "gloo"}
 
     def enter(number: int) -> None:
         put_and_get(port, number)
