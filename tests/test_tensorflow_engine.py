@@ -76,6 +76,15 @@ def test_what_would_be_lost_is_named_on_all_ranks():
 
 
 @pytest.mark.long
+def test_what_is_set_before_the_start_counts_and_a_ranks_child_is_no_rank():
+    job = run("-np", 2, "--engine", "tensorflow", program("set_before"))
+    assert job.status == 0, job.stderr
+    found = sorted(json.loads(line.split("devices: ")[1]) for line in job.stdout.splitlines() if "devices: " in line)
+    of_rank = "/job:worker/replica:0/task:{}/device:CPU:{}".format
+    assert found == [[rank, of_rank(rank, 0), of_rank(rank, 1), "/device:CPU:0"] for rank in range(2)]
+
+
+@pytest.mark.long
 def test_without_horovod_and_a_compiler_ranks_train_as_one_process(tmp_path):
     script = write_script(
         tmp_path,
