@@ -74,11 +74,21 @@ def detect(engine: str | None = None) -> Launch:
         raise RuntimeError(f"keras-par: {ENGINE}={one_line(wanted)} is unknown: set it to mpi, gloo or tensorflow.")
     if launch.engine == "solo" or wanted not in (None, "tensorflow"):
         return launch
-    if wanted is None and importlib.util.find_spec("horovod") is not None:
+    if wanted is None and has_horovod():
         return launch
     starter = starter_of(os.environ) if launch.engine == "mpi" else None
     rank = launch.rank if starter is None else place_of(os.environ, starter)[0]
     return replace(launch, engine="tensorflow", rank=rank)
+
+
+def has_horovod() -> bool:
+    """True if Horovod is installed, whether or not it loads."""
+    try:
+        return importlib.util.find_spec("horovod") is not None
+    except ModuleNotFoundError:
+        return False
+    except ValueError:  # it is loaded already, by somebody who gave it no spec
+        return True
 
 
 def is_for_tensorflow() -> bool:
