@@ -191,6 +191,7 @@ def run_by_itself(name: str, size: int, text: str, folder) -> list[dict]:
     """What each rank finds in a job of its own, which an example may end, or in a process that may start one."""
     call = f"example_tasks.run({name!r}, {text!r}, {str(folder)!r})"
     script = f"import json; from tests import example_tasks; print('found: ' + json.dumps({call}), flush=True)"
-    job = start("mpirun" if size > 1 else "python", size, write_script(folder, script))
+    launcher = "mpirun" if size > 1 else "python"
+    job = start(launcher, size, write_script(folder, script), RAY_ADDRESS="local")  # not another test's cluster
     assert job.status == 0, job.output
     return sorted(job.values("found: "), key=lambda each: each["rank"])
