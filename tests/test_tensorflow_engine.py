@@ -39,7 +39,7 @@ def marks_of(training: dict) -> tuple:
     [
         (2, "engine"),
         pytest.param(2, "active", marks=pytest.mark.slow),
-        (3, "engine"),
+        pytest.param(3, "engine", marks=pytest.mark.long),
         pytest.param(4, "group of half", marks=pytest.mark.long),
         pytest.param(4, "two levels", marks=pytest.mark.slow),
     ],
