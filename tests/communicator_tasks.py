@@ -97,3 +97,28 @@ def route_in_graph(communicator) -> str | None:
 def look_at_broken(breach: str) -> list[str]:
     """What is found in a communicator with one fault."""
     return breaches(Broken(world.current(), breach), f"broken.{breach}")
+
+
+def reduce_other_dtypes() -> dict:
+    """Sums in dtypes that TensorFlow's collectives do not know, the gradient of bfloat16, and what is refused."""
+    communicator = world.current()
+    found = {}
+    for dtype in (tf.int8, tf.uint8, tf.int16, tf.uint16):
+        [total] = communicator.all_reduce([tf.constant([1, 2 + communicator.rank], dtype)], f"dtypes.{dtype.name}")
+        found[dtype.name] = (total.dtype.name, total.numpy().tolist())
+
+    @tf.function(autograph=False)
+    def gradient():
+        x = tf.constant([1.0, 2.0], tf.bfloat16)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            [total] = communicator.all_reduce([x], "dtypes.bfloat16")
+            loss = (communicator.rank + 1.0) * tf.cast(tf.reduce_sum(total), tf.float32)
+        return tape.gradient(loss, x)
+
+    found["gradient"] = tf.cast(gradient(), tf.float32).numpy().tolist()
+    try:
+        communicator.all_reduce([tf.constant([2**40], tf.uint64)], "dtypes.uint64")
+    except TypeError as error:
+        found["refused"] = "uint64" in str(error)
+    return found

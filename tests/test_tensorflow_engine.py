@@ -51,6 +51,12 @@ def test_the_contract_is_kept(size, kind, ranks_of_tensorflow):
     assert ("engine" in results[0]["routes"]) and (kind != "engine" or results[0]["routes"] == ["engine"])
 
 
+def test_dtypes_that_its_sums_do_not_know_are_widened_or_refused(ranks_of_tensorflow):
+    results = ranks_of_tensorflow(2).run(communicator_tasks.reduce_other_dtypes)
+    sums = {name: (name, [2, 5]) for name in ("int8", "uint8", "int16", "uint16")}
+    assert results == [{**sums, "gradient": [3.0, 3.0], "refused": True}] * 2
+
+
 @pytest.mark.parametrize(
     "training",
     [pytest.param(row, id="-".join(row.values()), marks=marks_of(row)) for row in STRATEGIES],

@@ -45,6 +45,7 @@ def sum_as_bfloat16(communicator: Communicator, tensors: Sequence[tf.Tensor], na
 
 
 def summed(communicator: Communicator, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    """What `sum_as_bfloat16` computes, without a gradient."""
     size, flat = communicator.size, fused(tensors)
     length = tf.size(flat)
     part = (length + size - 1) // size

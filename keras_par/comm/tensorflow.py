@@ -14,6 +14,8 @@ from keras_par.plan.layout import length_of
 
 MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)  # dtypes that all of the operations take
 GROUPS, MOST_KEY = 16, 0x7FFFFFFF  # keys of one set of ranks; the largest key
+# What is reduced in a dtype that has room for it; others that cannot be sent TensorFlow refuses.
+WIDER = {tf.bfloat16: tf.float32, **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)}
 MERGES = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
 
 
@@ -47,7 +49,7 @@ class TensorFlowCollectives(Communicator):
         if COLLECTIVES[kind].is_reduced:
             if kind == "all_reduce" and op == "sum" and tf.bfloat16 in (sent_as, dtype):
                 return sum_as_bfloat16(self, tensors, name)
-            sent_as = sent_as or (tf.float32 if dtype == tf.bfloat16 else dtype if dtype in MOVED else tf.int32)
+            sent_as = sent_as or WIDER.get(dtype, dtype)
             if sent_as != dtype:
                 return cast_to_send(self, request, tensors, sent_as)
         if not tf.executing_eagerly():
