@@ -2,9 +2,8 @@
 
 import contextlib
 import contextvars
-import itertools
 import weakref
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 LOOPS = ("WhileBodyFuncGraph", "WhileCondFuncGraph")
 BRANCH = "CondBranchFuncGraph"
 
-_numbers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # graph -> kind -> iterator of numbers
+_numbers: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # graph -> kind -> how many have been named
 
 
 _step: contextvars.ContextVar[Any] = contextvars.ContextVar("keras_par_step_graph", default=None)
@@ -37,8 +36,14 @@ def numbered(kind: str) -> str:
     """
     if tf.executing_eagerly():
         return f"kp.{kind}"
-    numbers = _numbers.setdefault(enclosing()[-1], defaultdict(itertools.count))
-    return f"kp.{kind}.{next(numbers[kind])}"
+    numbers = _numbers.setdefault(enclosing()[-1], Counter())
+    numbers[kind] += 1
+    return f"kp.{kind}.{numbers[kind] - 1}"
+
+
+def num_named() -> int:
+    """How many collectives have been named in the graph being traced and those around it; 0 eagerly."""
+    return 0 if tf.executing_eagerly() else _numbers.get(enclosing()[-1], Counter()).total()
 
 
 def unique(kind: str) -> str:

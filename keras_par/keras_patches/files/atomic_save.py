@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import ctypes
 import errno
+import functools
 import inspect
 import os
 import shutil
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 from keras.src.utils import file_utils
 
 from keras_par.comm import world
@@ -59,6 +61,31 @@ def written_beside(original: Callable, makes_folders: bool = False) -> Callable:
     return replacement
 
 
+def opened_beside(original: Callable) -> Callable:
+    """Lets an HDF5 file that is written in a job of several ranks get its name when it is closed."""
+
+    def replacement(self, path_or_io, mode=None):
+        is_written = (mode or self.mode) == "w" and not self.archive and _renamed.get() is None
+        if not is_written or not is_local(path_or_io) or not is_shared_job():
+            return original(self, path_or_io, mode)
+        return FileBeside(path_or_io)
+
+    return replacement
+
+
+class FileBeside(h5py.File):
+    """A new file that gets its name when it is closed; if it is given up instead, nothing is left of it."""
+
+    def __init__(self, path: str | os.PathLike):
+        self._beside = contextlib.ExitStack()
+        super().__init__(self._beside.enter_context(beside(path)), "w")
+
+    def close(self) -> None:
+        """As h5py's."""
+        super().close()
+        self._beside.close()
+
+
 def in_order(original: Callable) -> Callable:
     """Lists variables as the model does, so that the files of one rank's SavedModel fit another's.
 
@@ -88,8 +115,12 @@ def with_the_name_given(original: Callable) -> Callable:
 def asked_on_rank_0(original: Callable) -> Callable:
     """Rank 0 alone can ask the user whether to write over a file; the other ranks leave theirs as they are."""
 
-    def replacement(filepath):
-        return False if is_shared_job() and world.current().rank != 0 else original(filepath)
+    @functools.wraps(original)
+    def replacement(model, filepath, overwrite=True, *args, **kwargs):
+        is_asked = not overwrite and is_local(filepath) and os.path.exists(filepath)
+        if is_asked and is_shared_job() and world.current().rank != 0:
+            return None
+        return original(model, filepath, overwrite, *args, **kwargs)
 
     return replacement
 

@@ -237,9 +237,9 @@ FILES = (
         f"{ARCHIVE}._filter_and_track_resources", "files.atomic_save:in_order", "to list variables alike on all ranks"
     ),
     Patch(
-        "keras.src.utils.io_utils:ask_to_proceed_with_overwrite",
-        "files.atomic_save:asked_on_rank_0",
-        "to ask on one rank",
+        "keras.src.saving.saving_lib:H5IOStore._get_h5_file",
+        "files.atomic_save:opened_beside",
+        "to have whole files where others save by Keras's store, as KerasHub does",
     ),
     Patch(f"{MODEL}.export", "files.model_files:saved_together", "to save a divided model by all ranks"),
     Patch("keras.src.saving.saving_lib:save_model", "files.atomic_save:written_beside", "to have whole files"),

@@ -68,7 +68,7 @@ def saves_once(original):
     are accumulated, if there are any; a subclass saves what the writing rank has. Of a model that is divided rank 0
     writes, and all ranks take part; see `model_files.together`.
     """
-    original = model_files.saved_together(original)
+    original = model_files.saved_together(atomic_save.asked_on_rank_0(original))
 
     def replacement(model, *args, **kwargs):
         run = runs.current()

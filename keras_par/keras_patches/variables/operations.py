@@ -13,10 +13,11 @@ import tensorflow as tf
 from keras.src import tree
 from keras.src.backend.common import global_state
 
+from keras_par.comm import world
 from keras_par.keras_patches.table.patch import replace, wrap
 from keras_par.keras_patches.table.uses import located
 from keras_par.keras_patches.variables.abstract_variable import is_traced
-from keras_par.sharding import prefetch_window
+from keras_par.sharding import loop, prefetch_window
 from keras_par.sharding import tensor as tensors
 from keras_par.sharding.collectives import remembered_in
 from keras_par.sharding.recording import Recorder
@@ -67,6 +68,8 @@ def wrapped(original: Callable, name: str) -> Callable:
     @functools.wraps(original)
     def replacement(*args, **kwargs):
         if is_loop:
+            if name == "core.while_loop" and not layers_under_way() and not tf.executing_eagerly():
+                return loop.while_loop(original, world.current(), *args, **kwargs)
             with whole_layer():
                 return original(*tree.map_structure(whole, args), **tree.map_structure(whole, kwargs))
         if not any(map(holds_shards, (*args, *kwargs.values()))):
@@ -157,10 +160,15 @@ def is_irregular(value: Any) -> bool:
 @contextlib.contextmanager
 def whole_layer():
     """Within it the variables of the layer under way are whole."""
-    stack = global_state.get_global_attribute("name_scope_stack") or []
-    layers = [scope.caller for scope in stack if isinstance(scope.caller, keras.layers.Layer)]
+    layers = layers_under_way()
     with made_whole(filter(stands_for_shards, layers[-1].variables) if layers else []):
         yield
+
+
+def layers_under_way() -> list[keras.layers.Layer]:
+    """Those that are called just now, the innermost last."""
+    stack = global_state.get_global_attribute("name_scope_stack") or []
+    return [scope.caller for scope in stack if isinstance(scope.caller, keras.layers.Layer)]
 
 
 def memory_of_call() -> dict | None:

@@ -1,0 +1,70 @@
+"""A model that the ranks divide writes the text of one process, and files of its adapters are one process's."""
+
+import h5py
+import numpy as np
+import pytest
+
+from tests import generate_tasks as tasks
+from tests.ranks.pool import together
+
+SIZES = {"zero": 2, "layouts": 2, "zero and layouts": 4}
+
+
+@pytest.mark.parametrize("sampled", ["top_k", "greedy", "random", "beam"])
+@pytest.mark.parametrize("divided", SIZES)
+def test_text_is_one_processs(divided, sampled, ranks, plain):
+    [alone], results = together(
+        plain.begin(tasks.generate, divided="plain", sampled=sampled),
+        ranks(SIZES[divided]).begin(tasks.generate, divided=divided, sampled=sampled),
+    )
+    assert len({tuple(text) for text in alone["texts"][0]}) > 1
+    for found in results:
+        assert found["size"] == SIZES[divided]
+        assert found["texts"] == alone["texts"]
+
+
+@pytest.mark.parametrize("divided", [None, "zero"])
+def test_ranks_may_have_prompts_of_their_own(divided, ranks, plain):
+    """With a stop that comes sooner on one of them."""
+    options = {"sampled": "greedy", "own": True, "stops": True}
+    [alone], results = together(
+        plain.begin(tasks.generate, divided="plain", **options),
+        ranks(2).begin(tasks.generate, divided=divided, **options),
+    )
+    assert len({sum(map(bool, text)) for [text] in alone["texts"]}) > 1
+    for found in results:
+        assert found["size"] == 2
+        assert found["texts"] == alone["texts"][found["rank"] :: 2]
+
+
+@pytest.mark.parametrize("divided", [None, "zero", "layouts"])
+def test_files_of_adapters_are_one_processs(divided, tmp_path, ranks, plain, exactness):
+    [alone], results = together(
+        plain.begin(tasks.adapters, divided="plain", folder=tmp_path / "alone"),
+        ranks(2).begin(tasks.adapters, divided=divided, folder=tmp_path / "ranks"),
+    )
+    expected, found = contents(tmp_path / "alone"), contents(tmp_path / "ranks")
+    assert expected.keys() == found.keys() and any("lora_kernel_a" in name for name in found)
+    for name, value in expected.items():
+        exactness(np.max(np.abs(found[name] - value), initial=0) / (np.max(np.abs(value), initial=0) or 1), 1e-12)
+    for each in results:
+        assert each["size"] == 2
+        for trained, loaded, one in zip(each["trained"], each["loaded"], alone["trained"], strict=True):
+            np.testing.assert_array_equal(trained, loaded)
+            np.testing.assert_allclose(trained, one, rtol=1e-9, atol=1e-12)
+    assert sorted(path.name for path in (tmp_path / "ranks").rglob("*")) == sorted(
+        path.name for path in (tmp_path / "alone").rglob("*")
+    )
+
+
+def contents(folder) -> dict[str, np.ndarray]:
+    """The arrays of all HDF5 files."""
+    found = {}
+    for path in sorted(folder.rglob("*.h5")):
+        with h5py.File(path) as file:
+            file.visititems(
+                lambda name, each, path=path: (
+                    found.update({f"{path.name} {name}": np.asarray(each)}) if isinstance(each, h5py.Dataset) else None
+                )
+            )
+    return found
