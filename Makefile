@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: branches demo docs durations test test-fast test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup clean
+.PHONY: branches demo docs durations test test-fast test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup wheel clean
 
 setup: $(VENV)/ready
 
@@ -31,6 +31,14 @@ check: setup
 	ruff check .
 	ruff format --check .
 	mypy
+
+# One file for any Python, which needs neither Horovod nor a compiler: pip install dist/keras_par-*.whl
+DIST ?= dist
+wheel:
+	rm -f $(DIST)/keras_par-*.whl
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(DIST) .
+	@ls $(DIST)/keras_par-*.whl
 
 # The site, which loads nothing from elsewhere. A broken link is an error.
 docs: setup

@@ -92,25 +92,12 @@ def test_what_is_set_before_the_start_counts_and_a_ranks_child_is_no_rank():
 
 @pytest.mark.long
 def test_without_horovod_and_a_compiler_ranks_train_as_one_process(tmp_path):
-    script = write_script(
-        tmp_path,
-        """
-        import logging, keras, numpy as np, keras_par as kp
-        logging.basicConfig(level="INFO")
-        kp.init()
-        keras.utils.set_random_seed(3)
-        with kp.DataParallel().scope():
-            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
-            model.compile(keras.optimizers.Adam(0.01), "mse")
-        rows = np.random.default_rng(5).normal(size=(70, 4)).astype("float32")
-        losses = model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0).history["loss"]
-        print(f"losses: {[kp.rank(), kp.size(), *losses]}", flush=True)
-        """,
-    )
     path = os.pathsep.join((str(REPOSITORY / "tests/without"), str(REPOSITORY)))
-    job = run("-np", 2, script, PYTHONPATH=path, CXX="/not/there", KERAS_PAR_CACHE=str(tmp_path / "cache"))
+    job = run(
+        "-np", 2, program("fit_losses"), PYTHONPATH=path, CXX="/not/there", KERAS_PAR_CACHE=str(tmp_path / "cache")
+    )
     assert job.status == 0, job.stderr
-    [alone] = start("python", 1, script).values("losses: ")
+    [alone] = start("python", 1, program("fit_losses")).values("losses: ")
     found = sorted(json.loads(line.split("losses: ")[1]) for line in job.stdout.splitlines() if "losses: " in line)
     assert [each[:2] for each in found] == [[0, 2], [1, 2]]
     for _, _, *losses in found:
