@@ -1,11 +1,13 @@
 """The pools of ranks that the tests of a process share, and the closing lines: how many ranks ran what, how exactly."""
 
+import contextlib
 import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from keras_par.comm import native
 from tests import launcher
 from tests.branches import note_test
 from tests.budget import Budget
@@ -19,6 +21,13 @@ BUDGET = "keras_par_budget"
 _pools: dict[tuple[str, int], RankPool] = {}
 _ran: Counter[str] = Counter()  # tasks by kind and size of pools
 _distances: list[tuple[float, str]] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def library():
+    """Has the library for shared memory compiled before any job, which would do without it."""
+    with contextlib.suppress(RuntimeError):  # there is no compiler, as tests of shared memory will say
+        native.library()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ STATE = {
     "base/user_code.py: is_of_user": "paths that were looked at",
     "comm/world.py: _active, _no_return": "the job's communicator, and why this process cannot have one again",
     "comm/custom_loop.py: _normalized, _said": "what loops by hand do otherwise, and what was said of it",
-    "comm/shared_memory.py: _order": "what collectives in memory wait for, one after another",
+    "comm/shared_memory.py: _order, _operations": "what collectives in memory wait for, and what runs them",
     "comm/tensorflow_server.py: _reserved": "the port of TensorFlow's server of this process",
     "comm/call_site.py: _find, _told": "which layer asks for a collective",
     "job/failures.py: _board": "where ranks tell why they fail",

@@ -17,6 +17,7 @@ import pytest
 
 import keras_par
 from keras_par.cluster import environment
+from keras_par.comm import native
 from keras_par.doctor import checks, command, diagnosis, host, installed, selftest
 from keras_par.doctor.installed import Loaded
 from tests.patience import PATIENCE
@@ -141,14 +142,25 @@ def test_both_engines_pass_the_self_test_on_two_ranks(healthy):
 
 
 @pytest.mark.long
-def test_tensorflows_collectives_pass_the_self_test():
+def test_tensorflows_collectives_pass_the_self_test(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERAS_BACKEND", "tensorflow")
+        patch.setenv("KERAS_PAR_CACHE", str(tmp_path))  # the library is compiled before
         report = diagnosis.examine(engine="tensorflow", ranks=2, with_self_test=True)
     [outcome] = report.self_test
     assert outcome.engine == report.recommended.engine == "tensorflow" and outcome.problem is None
     assert outcome.sums_right and outcome.process_sets_right and outcome.shared_sums_right
     assert [message.bytes for message in outcome.messages] == list(SIZES)
+
+
+def test_why_the_library_does_not_compile_is_said(examined, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_PAR_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    record = {"no_shared_memory": native.NOT_YET, "process_sets": True, "sums": True}
+    monkeypatch.setattr(selftest, "read_record", lambda path: record)
+    monkeypatch.setattr(selftest, "watch", lambda *arguments: (0, ""))
+    outcome = selftest.run("tensorflow", examined.installed, 2, 1.0)
+    assert outcome.problem is None and outcome.no_shared_memory == "compiling operations.cc failed: no message"
 
 
 @pytest.mark.long

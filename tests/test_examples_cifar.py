@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from keras_par.comm import native
 from tests.jobs import start, write_script
 
 NUMBER = r"(\d+\.\d+|\d+)"
@@ -89,6 +90,7 @@ def test_the_example_in_one_process_takes_the_same_data(data_dir):
 @pytest.mark.slow
 def test_resnet50_finds_its_strategy(data_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_PAR_CACHE", str(tmp_path / "wheels"))  # beside which the machine's measures are kept
+    native.library()
     job = start("mpirun", 2, "examples/resnet50.py", "--smoke", "--auto", "--data-dir", data_dir)
     assert "Search 'dynamic'" in job.output and "why not" in job.output
     assert (tmp_path / "machine.toml").is_file()

@@ -2,15 +2,18 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from keras_par.comm import native, segments
 from tests import tasks
-from tests.launcher import program
-from tests.patience import PATIENCE
+from tests.launcher import Job, program
+from tests.launcher import run as launch
+from tests.patience import PATIENCE, comes_to_be
 from tests.ranks.pool import environment
 
 SIZE = 3
@@ -132,6 +135,94 @@ def test_without_a_compiler_there_is_a_sentence(monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match=r"compiling operations\.cc failed"):
         native.library()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_pools_share_memory_but_those_of_three_ranks(ranks, ranks_of_tensorflow):
+    for pool in (ranks(2), ranks(4), ranks_of_tensorflow(2)):
+        assert pool.run(tasks.kinds_of_sums) == [["KerasParSharedAllReduce"]] * pool.size
+
+
+@pytest.fixture
+def compiler(monkeypatch, tmp_path):
+    """A function that makes the compiler do something once a file `go` is there; `calls` has a line for each call."""
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("KERAS_PAR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of processes that are begun
+
+    def does(what: str) -> Path:
+        wait = f"echo $PPID >> {tmp_path}/calls; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
+        (tmp_path / "c++").write_text(f"#!/bin/sh\n{wait}\n{what}\n")
+        (tmp_path / "c++").chmod(0o755)
+        return tmp_path
+
+    yield does
+    (tmp_path / "go").touch()
+
+
+def calls(folder: Path) -> list[int]:
+    """The processes that have called the compiler."""
+    return list(map(int, (folder / "calls").read_text().split())) if (folder / "calls").exists() else []
+
+
+def test_a_job_never_waits_for_the_compiler_which_runs_once(compiler):
+    folder = compiler('while [ "$1" != -o ]; do shift; done; echo compiled > "$2"')
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="is not compiled yet"):
+            native.compiled()
+    assert comes_to_be(lambda: calls(folder), PATIENCE)
+    [log] = (folder / "cache").iterdir()
+    os.kill(calls(folder)[0], signal.SIGKILL)
+    assert comes_to_be(lambda: begun_again(folder), PATIENCE)
+    assert list((folder / "cache").iterdir()) == [log] and log.read_text() == ""
+    (folder / "go").touch()
+    assert comes_to_be(lambda: not log.exists(), PATIENCE)
+    assert native.compiled().read_text() == "compiled\n" and len(calls(folder)) == 2
+    assert list((folder / "cache").iterdir()) == [native.compiled()]
+
+
+def begun_again(folder: Path) -> bool:
+    """True once another process has called the compiler, which a job begins as soon as the first is gone."""
+    with pytest.raises(RuntimeError, match="is not compiled yet"):
+        native.compiled()
+    return len(calls(folder)) == 2
+
+
+def test_why_it_did_not_compile_is_said_by_the_next_job(compiler):
+    folder = compiler("echo some.h:1: error: no such thing >&2; exit 1")
+    (folder / "go").touch()
+    with pytest.raises(RuntimeError, match="is not compiled yet"):
+        native.compiled()
+    [log] = (folder / "cache").iterdir()
+    assert comes_to_be(log.read_text, PATIENCE)
+    with pytest.raises(RuntimeError, match=r"compiling operations\.cc failed: some\.h:1: error: no such thing"):
+        native.compiled()
+
+
+def test_where_nothing_can_be_compiled_nothing_is_begun(compiler, monkeypatch):
+    folder = compiler("exit 1")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RuntimeError, match=r"cannot be compiled into .*no-such-compiler"):
+        native.compiled()
+    monkeypatch.setenv("CXX", str(folder / "c++"))
+    monkeypatch.setenv("KERAS_PAR_CACHE", "/proc/no/folder")
+    with pytest.raises(RuntimeError, match=r"operations\.cc cannot be compiled into /proc/no/folder"):
+        native.compiled()
+    assert not calls(folder) and not list((folder / "cache").iterdir())
+
+
+@pytest.mark.long
+def test_the_first_job_sums_by_the_engine_and_the_next_one_shares_memory(compiler):
+    folder = compiler('exec c++ "$@"')
+    first = Job("-np", 2, program("fit_losses")).wait(leaves_nothing=False)
+    assert first.status == 0 and "not through shared memory, because the library for it is not" in first.stderr
+    (folder / "go").touch()  # the compiler has outlived the job
+    assert comes_to_be(lambda: list((folder / "cache").glob("*.so")), PATIENCE)
+    second = launch("-np", 2, program("fit_losses"))
+    assert second.status == 0 and "through the shared memory of this host" in second.stderr
+    assert len(calls(folder)) == 1
+    found = [re.findall(r"losses: \[(\d), 2, (.*)\]", job.stdout) for job in (first, second)]
+    assert len(found[0]) == 2 and sorted(found[0]) == sorted(found[1])
 
 
 def test_the_library_is_compiled_once(monkeypatch, tmp_path):

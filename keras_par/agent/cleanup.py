@@ -19,13 +19,33 @@ ENGINES = ("mpirun", "orterun", "orted")  # what starts agents and, once ranks a
 SESSIONS = re.compile(r"pid\.\d+|jf\.(?P<daemons>\d+)")  # what mpirun calls that folder, and what its daemons do
 AROUND = re.compile(r"ompi\..+")  # the folder of a user's jobs on a host, which holds these
 TRACKER = "resource_tracker import main"  # joblib has one of its own
+COMPILATION = "keras_par.comm.native"  # in a session of its own, which ends by itself in some seconds
 
 
 def is_tracker(process: psutil.Process) -> bool:
     """True for Python's process that unlinks the semaphores and shared memory of others once these are gone."""
+    return is_called(process, TRACKER)
+
+
+def is_called(process: psutil.Process, name: str) -> bool:
+    """True if a name is part of a process's command line."""
     with contextlib.suppress(psutil.Error):
-        return any(TRACKER in word for word in process.cmdline())
+        return any(name in word for word in process.cmdline())
     return False
+
+
+def started() -> list[psutil.Process]:
+    """All that this process and its children have started, but for what compiles a library for later jobs."""
+    children = psutil.Process().children(recursive=True)
+    compiling = {session_of(child) for child in children if is_called(child, COMPILATION)}
+    return [child for child in children if session_of(child) not in compiling]
+
+
+def session_of(process: psutil.Process) -> int:
+    """The session of a process, 0 if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(process.pid)
+    return 0
 
 
 def remove_segment(environ: Mapping[str, str]) -> None:

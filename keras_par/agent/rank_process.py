@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from keras_par.agent.cleanup import is_tracker
+from keras_par.agent.cleanup import is_tracker, started
 from keras_par.agent.states import State
 from keras_par.base.heartbeat_page import (
     CALLS,
@@ -121,8 +121,9 @@ class RankProcess:
         """Kills the program and whatever it has started, wherever that has gone, and what these start meanwhile.
 
         Python's trackers of semaphores and shared memory come last: they clean up and end when all others are gone.
+        What compiles for later jobs stays.
         """
-        while children := psutil.Process().children(recursive=True):
+        while children := started():
             victims = [child for child in children if not is_tracker(child)]
             if not victims:
                 _, victims = psutil.wait_procs(children, timeout=TRACKER_SECONDS)

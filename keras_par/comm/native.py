@@ -1,11 +1,15 @@
 """Compiles the package's C++ for the TensorFlow installed here, once, and keeps the library in the cache."""
 
+import errno
+import fcntl
 import hashlib
 import importlib.util
 import os
 import platform
 import shlex
+import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,13 +21,77 @@ SOURCE = FOLDER / "operations.cc"
 OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared")
 FRAMEWORK = "libtensorflow_framework.so.2"
 PROCESSOR = Path("/proc/cpuinfo")
+NOT_YET = (
+    "the library for it is not compiled yet, which is done in the background for later jobs, and by 'keras-par doctor' "
+    "at once"
+)
+# The shell ends at once, and nobody waits for what compiles. The launcher knows it by its name, and leaves it alone.
+IN_BACKGROUND = 'nice -n 19 "$0" -P -m keras_par.comm.native &'
+
+
+def compiled() -> Path:
+    """The library for a job, which never waits for a compiler: it is begun where none runs for the same library.
+
+    Raises:
+        RuntimeError: the library is not there yet, or cannot be.
+    """
+    path, command = wanted()
+    if path.exists():
+        return path
+    said: list[str] = []
+    try:
+        if shutil.which(command[0]) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with log_of(path).open("a+") as log:
+            log.seek(0)
+            said = [line.rstrip() for line in log if line.startswith("keras-par: ")]
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # what compiles inherits it, and has it until it ends
+            log.truncate(0)
+            shell = ["sh", "-c", IN_BACKGROUND, sys.executable]
+            null = subprocess.DEVNULL
+            subprocess.run(shell, stdin=null, stdout=null, stderr=log, start_new_session=True)
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        raise RuntimeError(f"keras-par: {SOURCE.name} cannot be compiled into {path.parent}: {error}") from None
+    raise RuntimeError(said[-1] if said else f"keras-par: {NOT_YET}.")
 
 
 def library() -> Path:
-    """The compiled library, from the cache where it fits source, processor and TensorFlow.
+    """The library, from the cache or compiled now, in some seconds.
 
     Raises:
         RuntimeError: there is no compiler, it failed, or the cache cannot be written.
+    """
+    path, command = wanted()
+    if not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory() as folder:  # where a compiler that is killed leaves what it leaves
+                fresh = Path(folder, path.name)
+                subprocess.run([*command, "-o", str(fresh)], check=True, capture_output=True, text=True)
+                with tempfile.TemporaryDirectory(dir=path.parent) as beside:
+                    os.replace(shutil.copy(fresh, beside), path)
+        except subprocess.CalledProcessError as error:
+            said = next((line for line in error.stderr.splitlines() if "error" in line), "no message")
+            raise RuntimeError(f"keras-par: compiling {SOURCE.name} failed: {said}") from None
+        except OSError as error:
+            raise RuntimeError(f"keras-par: {SOURCE.name} cannot be compiled into {path.parent}: {error}") from None
+    log_of(path).unlink(missing_ok=True)
+    return path
+
+
+def log_of(path: Path) -> Path:
+    """A file that is locked while a library is compiled in the background, and says why that failed the last time."""
+    return path.with_suffix(".log")
+
+
+def wanted() -> tuple[Path, list[str]]:
+    """The library that fits source, processor and TensorFlow, and the command that compiles it but for its output.
+
+    Raises:
+        RuntimeError: there is no TensorFlow.
     """
     found = importlib.util.find_spec("tensorflow")
     if found is None or not found.submodule_search_locations:
@@ -35,22 +103,8 @@ def library() -> Path:
     about = [*sources, *compiler, instructions(), str(tensorflow), *built_for(tensorflow), *platform.libc_ver()]
     digest = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
     path = cache_folder() / f"shared-memory-{digest}-{platform.machine()}.so"
-    if path.exists():
-        return path
     linked = [f"-L{tensorflow}", f"-l:{FRAMEWORK}", f"-Wl,-rpath,{tensorflow}"]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            fresh = Path(folder, path.name)
-            command = [*compiler, str(SOURCE), "-o", str(fresh), f"-I{tensorflow / 'include'}", *linked]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            os.replace(fresh, path)
-    except subprocess.CalledProcessError as error:
-        said = next((line for line in error.stderr.splitlines() if "error" in line), "no message")
-        raise RuntimeError(f"keras-par: compiling {SOURCE.name} failed: {said}") from None
-    except OSError as error:
-        raise RuntimeError(f"keras-par: {SOURCE.name} cannot be compiled into {path.parent}: {error}") from None
-    return path
+    return path, [*compiler, str(SOURCE), f"-I{tensorflow / 'include'}", *linked]
 
 
 def for_this_processor() -> list[str]:
@@ -74,4 +128,7 @@ def built_for(tensorflow: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(library())
+    try:
+        print(library())
+    except RuntimeError as error:
+        sys.exit(str(error))

@@ -61,9 +61,10 @@ def over_hosts(communicator: Communicator, hosts: Sequence[Sequence[int]]) -> Co
         logger.info("keras-par: sums over hosts go by %s, because hosts have other numbers of ranks", engine)
         return grouped
     local = grouped.group(hosts)
-    has_memory = isinstance(local, SharedMemoryCommunicator) and local.has_memory
-    if not communicator.all_agree(has_memory, "kp.shared.hosts"):
-        logger.info("keras-par: sums over hosts go by %s, because the ranks of one share no memory", engine)
+    why = next(filter(None, communicator.all_gather_object(local.no_shared_memory, "kp.shared.hosts")), None)
+    if why is not None:
+        grouped.no_shared_memory = why
+        logger.info("keras-par: sums over hosts go by %s, because the ranks of one share no memory: %s", engine, why)
         return grouped
     across = communicator.group([sorted(ranks) for ranks in zip(*hosts, strict=True)])
     return TwoLevelCommunicator(communicator, local, across)

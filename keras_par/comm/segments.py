@@ -50,8 +50,8 @@ def share(
 ) -> tuple[Library | None, int, str | None]:
     """The library, the number by which its operations know the memory of this rank's group, and why there is none.
 
-    All ranks of the job call it together. Costs four all-gathers of some bytes, and where the library is not compiled
-    yet, some seconds.
+    All ranks of the job call it together. Costs four all-gathers of some bytes. Where the library is not compiled yet,
+    there is none in this job.
 
     Args:
         job: all ranks.
@@ -87,7 +87,7 @@ def make(size: int) -> tuple[dict[str, Any] | None, int, str | None]:
     """On a group's first rank, what others need to know to share memory, and its open file; or why there is none."""
     file = -1
     try:
-        library = loaded(str(native.library()))
+        library = loaded(str(native.compiled()))
         num_bytes = library.functions.keras_par_shared_bytes(size)
         file = os.memfd_create("keras-par")
         os.posix_fallocate(file, 0, num_bytes)

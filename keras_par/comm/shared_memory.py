@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_par.comm import native
 from keras_par.comm.branches import seen
 from keras_par.comm.communicator import COLLECTIVES, Communicator, cast_to_send
 from keras_par.comm.segments import Library, share
@@ -38,12 +37,14 @@ class SharedMemoryCommunicator(WrappedCommunicator):
     """
 
     def __init__(self, inner: Communicator, library: Library | None, ring: int):
-        global _order
+        global _order, _operations
         super().__init__(inner)
         self._library, self._ring = library, ring
         self.reduces_by = "engine" if library is None else "shared_memory"
         self.gathers_at_once = library is not None  # one copy into memory carries all tensors
         self._groups: dict[tuple[tuple[int, ...], ...], Communicator] = {}
+        if library is not None:
+            _operations = library.operations
         if _order is None:  # made in a function that is being traced, it would have that traced once more
             with tf.device("cpu"):
                 _order = tf.Variable(0, trainable=False)
@@ -61,11 +62,6 @@ class SharedMemoryCommunicator(WrappedCommunicator):
         else:
             is_known = all(each.dtype not in NOT_BYTES for each in tensors)
         return "shared_memory" if is_known else "engine"
-
-    @property
-    def has_memory(self) -> bool:
-        """True where these ranks share some."""
-        return self._library is not None
 
     def issue(self, request, tensors):
         kind, name, op, sent_as, root_rank = request
@@ -113,6 +109,7 @@ class SharedMemoryCommunicator(WrappedCommunicator):
 
 
 _order: tf.Variable | None = None
+_operations: Any = None
 
 
 def must_be_cast(tensors: Sequence[tf.Tensor], op: str, sent_as: tf.DType | None) -> bool:
@@ -195,7 +192,6 @@ def gradients(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor |
     option, name = operation.get_attr("option"), operation.get_attr("collective").decode()
     if OPS[option] != "sum":
         raise ValueError(f"keras-par: the {OPS[option]} over the ranks in {name} has no gradient: use kp.ops.")
-    operations = tf.load_op_library(str(native.library()))
     ring, sent_as = operation.get_attr("ring"), operation.get_attr("sent_as")
-    sums = run(operations, "all_reduce", upstream[:-1], f"{name}.gradient", ring, option, sent_as)
+    sums = run(_operations, "all_reduce", upstream[:-1], f"{name}.gradient", ring, option, sent_as)
     return [*sums, None, None]

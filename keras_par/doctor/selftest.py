@@ -49,6 +49,7 @@ class Outcome:
 def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Outcome:
     """Runs the self-test with `ranks` ranks on this host and `cycle_time` milliseconds for HOROVOD_CYCLE_TIME."""
     folder = Path(tempfile.mkdtemp(prefix="keras-par-doctor-"))
+    compiling = subprocess.run([sys.executable, "-P", "-m", "keras_par.comm.native"], capture_output=True, text=True)
     begin = time.monotonic()
     options = ["-np", str(ranks), "--engine", engine, "--log-dir", str(folder / "log")]
     command = [sys.executable, "-P", "-m", "keras_par.launch", *options, *PROGRAM, str(folder)]
@@ -65,7 +66,10 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
     for kind in ("", "shared_"):
         facts[f"{kind}sums_right"] = all(each.get(f"{kind}sums", False) for each in records)
         facts[f"{kind}messages"] = [speed(message) for message in records[0].get(f"{kind}messages", [])]
-    facts |= {"problem": problem, "no_shared_memory": records[0].get("no_shared_memory")}
+    why = records[0].get("no_shared_memory")
+    if why and "not compiled yet" in why and compiling.stderr:  # a later job would know why
+        why = compiling.stderr.strip().splitlines()[-1].removeprefix("keras-par: ").rstrip(".")
+    facts |= {"problem": problem, "no_shared_memory": why}
     return Outcome(engine, ranks, cycle_time, round(time.monotonic() - begin, 1), **facts)
 
 

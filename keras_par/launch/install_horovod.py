@@ -95,7 +95,7 @@ def install(console: Console, engine: str, gpu: bool, cache: Path, rebuild: bool
     folder = cache / key.folder
     if not rebuild and installed_from() == folder:
         console.print(f"Horovod {HOROVOD_VERSION} for TensorFlow {tensorflow} is installed already.")
-        return
+        return prepare_sums(console)
     wheel = None if rebuild else find_wheel(folder)
     if wheel:
         console.print(f"Using the wheel built before: {wheel}")
@@ -262,7 +262,7 @@ def verify(console: Console, key: BuildKey) -> None:
 
 
 def prepare_sums(console: Console) -> None:
-    """Compiles what sums through shared memory, which would otherwise be done when the first job starts."""
+    """Compiles what sums through shared memory, so that the first job has it."""
     result = subprocess.run([sys.executable, "-m", "keras_par.comm.native"], capture_output=True, text=True)
     if result.returncode != 0:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]

@@ -1,6 +1,7 @@
 """Where machines are found: files, those that ship, and the one here, measured by the command `keras-par calibrate`."""
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from keras_par.base.arguments import several
 from keras_par.base.cache import cache_folder
+from keras_par.comm import native
 from keras_par.plan.machine import Machine, read_machine, typical
 
 SHIPPED = Path(__file__).parent / "machines"
@@ -61,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the ranks; returns the exit status of the first that fail, or 0."""
     path = (arguments.write or measured_here()).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(RuntimeError):  # ranks say why they share no memory
+        native.library()
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(JOBS):

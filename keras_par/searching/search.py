@@ -10,6 +10,7 @@ import keras
 from keras_par.base.sizes import bytes_of
 from keras_par.comm import world
 from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.native import NOT_YET
 from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.load_strategy import model_parallel
 from keras_par.distribution.model_parallel import ModelParallel
@@ -150,7 +151,7 @@ def found_for(asked: Asked, look: Callable[[], Trace]) -> tuple[Strategy, str]:
     with as_if_unbuilt():
         if asked.machine is None and not job.all_gather_object(measured_here().is_file(), "kp.search.machine")[0]:
             machine = measure()
-            if job.rank == 0:  # for searches to come
+            if job.rank == 0 and job.no_shared_memory != NOT_YET:  # for searches to come, whose jobs sum as this one
                 measured_here().parent.mkdir(parents=True, exist_ok=True)
                 measured_here().write_text(machine.text(), encoding="utf-8")
         text, reasons, complaint = "", "", None

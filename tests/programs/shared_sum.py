@@ -17,7 +17,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from keras_par.comm import segments, shared_memory
+from keras_par.comm import native, segments, shared_memory
 
 CHUNK = 64 << 10  # numbers of four bytes
 LENGTHS = [[1], [CHUNK - 1, 1, 0, CHUNK], [CHUNK + 1, 3], [0, 9 * CHUNK + 5, 7, 2 * CHUNK], [0]]
@@ -107,6 +107,7 @@ def require_equal(found, expected) -> None:
 rank, size, ending = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 file = -1
 if rank == 0:
+    native.library()
     offer, file, _ = segments.make(size)
     print(json.dumps(offer), flush=True)
     sys.stdin.readline()  # until all have come
