@@ -4,6 +4,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+from keras_par.base.after_import import after_import
 from keras_par.base.version import VERSION
 
 __version__ = VERSION
@@ -74,7 +75,13 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-if "tensorflow" in sys.modules:  # else nothing is made yet that its collectives would lose
-    _launch = importlib.import_module("keras_par.job.launch_environment")
-    if _launch.is_for_tensorflow():
+def _prepare(tensorflow: object) -> None:
+    """Before anything is made that its collectives would lose."""
+    if importlib.import_module("keras_par.job.launch_environment").is_for_tensorflow():
         importlib.import_module("keras_par.job.start_communication").prepare()
+
+
+if "tensorflow" in sys.modules:
+    _prepare(sys.modules["tensorflow"])
+else:
+    after_import("tensorflow", _prepare)

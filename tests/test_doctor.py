@@ -68,7 +68,7 @@ def examine(with_self_test: bool) -> diagnosis.Report:
 @pytest.fixture
 def without_ranks(examined, monkeypatch):
     """Spares TensorFlow's loading, whose result is known, and forbids the self-test."""
-    monkeypatch.setattr(installed, "load", lambda mpirun: examined.loaded)
+    monkeypatch.setattr(installed, "load", lambda mpirun, **_: examined.loaded)
     monkeypatch.setattr(selftest, "run", lambda *arguments: pytest.fail("ranks were started on a broken host"))
 
 
@@ -276,6 +276,27 @@ def test_horovod_built_for_another_tensorflow_is_named(tmp_path):
     assert symbol in sentence and sentence.endswith(": run 'keras-par install-horovod --rebuild'.")
 
 
+def test_a_broken_horovod_is_nothing_to_tensorflow(tmp_path):
+    package = tmp_path / "horovod" / "tensorflow"
+    package.mkdir(parents=True)
+    (tmp_path / "horovod" / "__init__.py").touch()
+    (package / "__init__.py").write_text("raise ImportError('no such symbol')")
+    status, report = start(sys.executable, "--engine", "tensorflow", PYTHONPATH=str(tmp_path))
+    assert (status, errors(report)) == (0, {}) and report["recommended"]["engine"] == "tensorflow"
+    assert report["loaded"]["with_horovod"] is False
+
+
+def test_another_horovod_is_nothing_to_tensorflow(call, without_ranks, examined, monkeypatch):
+    loaded = dataclasses.replace(examined.loaded, engines=dict.fromkeys(examined.loaded.engines, False))
+    monkeypatch.setattr(
+        installed, "load", lambda _, with_horovod: dataclasses.replace(loaded, with_horovod=with_horovod)
+    )
+    monkeypatch.setattr(checks, "HOROVOD_VERSION", "0.99.0")
+    status, table = call("--engine", "tensorflow", "--no-self-test")
+    assert status == 0 and re.search(r"engines +TensorFlow's own collectives", table)
+    assert "start jobs by" in table and "--engine tensorflow" in table
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
@@ -384,9 +405,23 @@ def test_an_mpirun_that_does_not_start_is_named(call, without_ranks, monkeypatch
     assert f"'{tmp_path}/mpirun --version' fails: repair or remove that MPI" in errors(report)["mpi"]
 
 
+def test_an_open_mpi_that_is_not_the_one_of_mpirun_is_named(examined, call, without_ranks, monkeypatch, tmp_path):
+    monkeypatch.setenv("OPAL_PREFIX", str(tmp_path))
+    status, report = call("--json", "--no-self-test")
+    found, own = examined.installed.commands["mpirun"], Path(sys.prefix).resolve()
+    fix = f"run 'export OPAL_PREFIX={own}' or unset it."
+    assert status == 1
+    assert errors(report) == {"mpi": f"OPAL_PREFIX={tmp_path} is set, but '{found}' is the Open MPI of {own}: {fix}"}
+    (tmp_path / "link").symlink_to(own)
+    for given in (None, "", own, tmp_path / "link"):
+        assert not list(checks.check_opal_prefix(Path(found), None if given is None else str(given)))
+    (tmp_path / "bin").mkdir()  # with a program of a site's that calls an mpirun elsewhere
+    assert not list(checks.check_opal_prefix(tmp_path / "bin" / "mpirun", str(own)))
+
+
 def test_horovod_without_mpi_is_a_note_unless_mpi_is_asked_for(call, monkeypatch, without_ranks):
     gloo_alone = Loaded({"mpi": False, "gloo": True, "nccl": False})
-    monkeypatch.setattr(installed, "load", lambda mpirun: gloo_alone)
+    monkeypatch.setattr(installed, "load", lambda mpirun, **_: gloo_alone)
     status, table = call("--no-self-test")
     assert status == 0 and "Note: Horovod was built without MPI" in table
     status, report = call("--json", "--engine", "mpi")
@@ -396,7 +431,7 @@ def test_horovod_without_mpi_is_a_note_unless_mpi_is_asked_for(call, monkeypatch
 
 
 def test_horovod_without_engines_is_named(call, monkeypatch, without_ranks):
-    monkeypatch.setattr(installed, "load", lambda mpirun: Loaded({"mpi": False, "gloo": False, "nccl": False}))
+    monkeypatch.setattr(installed, "load", lambda mpirun, **_: Loaded({"mpi": False, "gloo": False, "nccl": False}))
     status, report = call("--json")
     assert status == 1 and "--engine mpi --rebuild" in errors(report)["mpi"]
 
@@ -407,7 +442,7 @@ def test_horovod_without_engines_is_named(call, monkeypatch, without_ranks):
 @pytest.fixture
 def rank_program(examined, monkeypatch, tmp_path):
     """A function that puts a Python program in the place of the self-test's ranks."""
-    monkeypatch.setattr(installed, "load", lambda mpirun: examined.loaded)
+    monkeypatch.setattr(installed, "load", lambda mpirun, **_: examined.loaded)
     monkeypatch.setattr(selftest.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
 
     def write(text: str) -> Path:

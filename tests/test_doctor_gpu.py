@@ -59,6 +59,15 @@ def test_a_horovod_without_nccl_is_named():
     assert sentence.endswith("run 'keras-par install-horovod --gpu'.")
 
 
+def test_without_horovod_nothing_is_said_of_how_it_was_built():
+    loaded = Loaded(dict.fromkeys(BUILT, False), gpus=2, with_horovod=False)
+    [finding] = gpu.check(WHOLE, installed.find(), loaded)
+    assert finding.text == (
+        "TensorFlow sees 2 GPU(s) but its own collectives sum in the host's memory: run 'keras-par install-horovod "
+        "--gpu' to have NCCL."
+    )
+
+
 @pytest.mark.parametrize("has_nccl", [False, True])
 def test_as_many_ranks_as_gpus_are_recommended(has_nccl):
     """Without NCCL they sum over the host."""

@@ -10,10 +10,11 @@ import pytest
 from keras_par.job import launch_environment
 from keras_par.job.launch_environment import Launch, first_host
 from tests.jobs import write_script
-from tests.ranks.pool import environment
+from tests.ranks.pool import WITHOUT_HOROVOD, environment
 
 TRAINING = """
 import keras, numpy as np, keras_par as kp
+from keras_par.comm import world
 
 kp.init()
 keras.utils.set_random_seed(3 + kp.rank())  # the strategy makes the start values equal
@@ -24,8 +25,17 @@ rows = np.random.default_rng(5).normal(size=(32, 4)).astype("float32")
 model.fit(rows, rows.sum(1), batch_size=16, epochs=2, verbose=0, shuffle=False)
 weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
 total = weights.astype("float64").sum()
-print(f"rank {kp.rank()} of {kp.size()}, here {kp.local_rank()}, sum {total:.12g}.\\n", end="")
+engine = world.current().engine
+print(f"rank {kp.rank()} of {kp.size()}, here {kp.local_rank()}, by {engine}, sum {total:.12g}.\\n", end="")
 """
+BY_TENSORFLOW = {"KERAS_PAR_ENGINE": "tensorflow"}
+# By which engine ranks are connected that have no launcher of MPI's or Horovod's. A proxy, here one that is not there,
+# is for what is outside.
+ENGINES = {
+    "gloo": {},
+    "tensorflow": {**BY_TENSORFLOW, "http_proxy": "http://127.0.0.1:9", "no_proxy": "example.org"},
+    "tensorflow, without Horovod": WITHOUT_HOROVOD,
+}
 
 # What srun gives its tasks, those of a PMI that no MPI here listens to among them.
 SRUN = """
@@ -37,35 +47,38 @@ wait
 """
 
 
-def require_two_equal_ranks(command, **variables):
+def require_two_equal_ranks(command, engine):
     """Runs a command that starts two processes, which must be two ranks that end with the same weights."""
     result = subprocess.run(
         ["timeout", "150", *command],
-        env=environment(**variables),
+        env=environment(**ENGINES[engine]),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     said = sorted(line for line in result.stdout.splitlines() if line.startswith("rank "))
-    assert [line.partition(", sum")[0] for line in said] == [f"rank {r} of 2, here {r}" for r in (0, 1)], result.stdout
+    expected = [f"rank {rank} of 2, here {rank}, by {engine.partition(',')[0]}" for rank in (0, 1)]
+    assert [line.partition(", sum")[0] for line in said] == expected, result.stdout
     assert len({line.partition(", sum")[2] for line in said}) == 1, said
 
 
 @pytest.mark.long
-def test_torchrun_starts_a_job(tmp_path):
+@pytest.mark.parametrize("engine", ["gloo", "tensorflow, without Horovod"])
+def test_torchrun_starts_a_job(engine, tmp_path):
     """Its agent listens at MASTER_PORT itself."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    require_two_equal_ranks([*torchrun, write_script(tmp_path, TRAINING)])
+    require_two_equal_ranks([*torchrun, write_script(tmp_path, TRAINING)], engine)
 
 
 @pytest.mark.long
-def test_srun_starts_a_job(tmp_path):
+@pytest.mark.parametrize("engine", ["gloo", "tensorflow"])
+def test_srun_starts_a_job(engine, tmp_path):
     """By a stand-in for srun."""
     script = textwrap.dedent(SRUN).format(
         job=os.getpid(), python=sys.executable, script=write_script(tmp_path, TRAINING)
     )
-    require_two_equal_ranks(["sh", "-c", script])
+    require_two_equal_ranks(["sh", "-c", script], engine)
 
 
 TASK = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0"}
@@ -94,6 +107,13 @@ LAUNCHES = {
         Launch(2, "mpi"),
     ),
     "mpirun where torchrun's variables are left": (TORCHRUN | MPIRUN, Launch(8, "mpi")),
+    "torchrun, by TensorFlow": (TORCHRUN | BY_TENSORFLOW, Launch(2, "tensorflow", 1)),
+    "srun with a PMI, by TensorFlow": (TASK | PMI | BY_TENSORFLOW, Launch(4, "tensorflow", 3)),
+    "horovodrun in a task, by TensorFlow": (TASK | GLOO | BY_TENSORFLOW, Launch(3, "tensorflow")),
+    "mpirun in a task, by TensorFlow": (
+        TASK | MPIRUN | BY_TENSORFLOW | {"OMPI_COMM_WORLD_RANK": "5"},
+        Launch(8, "tensorflow", 5),
+    ),
 }
 
 
@@ -107,7 +127,7 @@ def test_launches(variables, expected, clean, monkeypatch):
 @pytest.fixture
 def clean(monkeypatch):
     """An environment without any launcher's variables."""
-    prefixes = ("SLURM_", "PMI_", "OMPI_", "HOROVOD_", "RANK", "WORLD_SIZE")
+    prefixes = ("SLURM_", "PMI_", "OMPI_", "HOROVOD_", "RANK", "WORLD_SIZE", "KERAS_PAR_ENGINE")
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         monkeypatch.delenv(name)
 
@@ -144,6 +164,18 @@ MEETINGS = {
 @pytest.mark.parametrize(("variables", "expected"), MEETINGS.values(), ids=MEETINGS)
 def test_ranks_meet(variables, expected):
     assert str(launch_environment.meeting_point(variables)) == expected
+
+
+HOSTS = {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+OF_MPICH = {"PMI_SIZE": "8", "PMI_RANK": "5", "MPI_LOCALNRANKS": "4"}
+
+
+@pytest.mark.parametrize("variables", [HOSTS, OF_MPICH], ids=["Open MPI", "MPICH"])
+def test_where_ranks_of_mpiruns_hosts_meet_must_be_said(variables):
+    with pytest.raises(RuntimeError, match="keras-par: mpirun has started 4 of 8 ranks on this host, and MASTER_ADDR"):
+        launch_environment.meeting_point(variables)
+    given = {**variables, "MASTER_ADDR": "n1", "MASTER_PORT": "1234"}
+    assert str(launch_environment.meeting_point(given)) == "n1:1234"
 
 
 @pytest.mark.parametrize(

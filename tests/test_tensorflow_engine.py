@@ -1,5 +1,6 @@
 """Ranks that TensorFlow's own collectives connect: the same contract, weights and sentences as Horovod's."""
 
+import importlib.util
 import json
 import os
 import re
@@ -10,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from keras_par.base.after_import import after_import
 from keras_par.base.rendezvous import RendezvousServer
 from keras_par.base.slots import slots
+from keras_par.comm import tensorflow_server
 from keras_par.job import meeting, rendezvous, start_communication
 from keras_par.job.launch_environment import MeetingPoint
 from keras_par.launch import engines
@@ -21,7 +24,7 @@ from tests.covering import fewest
 from tests.jobs import start, write_script
 from tests.launcher import program, run
 from tests.patience import PATIENCE
-from tests.ranks.pool import REPOSITORY, environment, free_port
+from tests.ranks.pool import WITHOUT_HOROVOD, environment, free_port
 from tests.test_one_process import EACH, differ_nowhere
 
 BY_TENSORFLOW = {"KERAS_PAR_ENGINE": "tensorflow"}
@@ -65,8 +68,9 @@ def test_ranks_end_where_one_process_ends(training, ranks_of_tensorflow, plain, 
     differ_nowhere(training, ranks_of_tensorflow, plain, exactness)
 
 
-def test_what_is_made_before_the_start_lives_on():
-    job = run("-np", 2, "--engine", "tensorflow", program("made_before"))
+@pytest.mark.parametrize("when", ["second", pytest.param("first", marks=pytest.mark.long)])
+def test_what_is_made_before_the_start_lives_on(when):
+    job = run("-np", 2, "--engine", "tensorflow", program("made_before"), when)
     assert job.status == 0, job.stderr
     found = sorted(json.loads(line.split("lives on: ")[1]) for line in job.stdout.splitlines() if "lives on: " in line)
     assert [each[:2] for each in found] == [[0, 2], [1, 2]]
@@ -92,9 +96,8 @@ def test_what_is_set_before_the_start_counts_and_a_ranks_child_is_no_rank():
 
 @pytest.mark.long
 def test_without_horovod_and_a_compiler_ranks_train_as_one_process(tmp_path):
-    path = os.pathsep.join((str(REPOSITORY / "tests/without"), str(REPOSITORY)))
     job = run(
-        "-np", 2, program("fit_losses"), PYTHONPATH=path, CXX="/not/there", KERAS_PAR_CACHE=str(tmp_path / "cache")
+        "-np", 2, program("fit_losses"), **WITHOUT_HOROVOD, CXX="/not/there", KERAS_PAR_CACHE=str(tmp_path / "cache")
     )
     assert job.status == 0, job.stderr
     [alone] = start("python", 1, program("fit_losses")).values("losses: ")
@@ -203,6 +206,44 @@ def test_ranks_that_different_engines_would_connect_are_named():
         assert "Horovod would connect rank 1, and TensorFlow rank 0: install the same" in told["refused"]
     finally:
         register.close()
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, None),
+        ({"no_proxy": "inside"}, None),
+        ({"http_proxy": "http://p:80"}, "10.0.0.1,10.0.0.2"),
+        ({"https_proxy": "http://p:80", "no_proxy": "inside,10.0.0.2"}, "inside,10.0.0.2,10.0.0.1"),
+        ({"grpc_proxy": "http://p:80", "no_grpc_proxy": "a", "no_proxy": "b"}, "a,10.0.0.1,10.0.0.2"),
+    ],
+)
+def test_ranks_reach_each_other_past_proxies(variables, found, monkeypatch):
+    for name in (*tensorflow_server.PROXIES, *tensorflow_server.NO_PROXY):
+        monkeypatch.setenv(name, variables.get(name, ""))
+        if name not in variables:
+            monkeypatch.delenv(name)
+    tensorflow_server.go_past_proxies(["10.0.0.1", "10.0.0.2", "10.0.0.1"])
+    assert os.environ.get(tensorflow_server.NO_PROXY[0]) == found
+
+
+def test_a_call_behind_an_import_comes_once_that_has_gone_well(tmp_path, monkeypatch):
+    """And so it does where somebody has only looked whether the package is there."""
+    name, called, before = f"package_of_{tmp_path.name}".replace("-", "_"), [], list(sys.meta_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / f"{name}.py"
+    path.write_text("1 / 0")
+    after_import(name, lambda module: called.append(module.__name__))
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module(name)
+    path.write_text("number = 1\n")
+    importlib.invalidate_caches()
+    assert importlib.util.find_spec(name) is not None and called == []
+    importlib.import_module(name)
+    assert called == [name] and sys.meta_path == before
+    after_import(name, called.append)  # which comes too late
+    assert sys.meta_path == before
+    del sys.modules[name]
 
 
 def test_a_process_that_a_rank_starts_is_none(monkeypatch):

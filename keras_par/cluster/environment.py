@@ -1,6 +1,5 @@
 """The commands of this Python's environment, its MPI, and the Horovod that belongs to this package."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -25,12 +24,6 @@ def search_path() -> str:
 def find(program: str) -> str | None:
     """The path of a command: this environment's, else the first on PATH, None if there is none."""
     return shutil.which(program, path=search_path())
-
-
-def horovod_folder() -> Path | None:
-    """Where Horovod is installed, found without importing it; None if it is not."""
-    spec = importlib.util.find_spec("horovod")
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def mpi_variables(mpirun: str | None) -> dict[str, str]:

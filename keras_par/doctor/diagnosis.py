@@ -12,6 +12,7 @@ from keras_par.doctor.host import Host
 from keras_par.doctor.installed import Installed, Loaded
 from keras_par.doctor.selftest import Outcome
 
+TENSORFLOW = "tensorflow"  # the engine that needs no Horovod
 RANK_MEMORY = 1 << 30  # bytes: a rank takes half of this for TensorFlow and Horovod alone
 CYCLE_BOUND, CYCLE_DEFAULT = 0.2, 1.0  # milliseconds; short cycles steal time from ranks that share cores
 
@@ -48,11 +49,14 @@ class Report:
 def examine(engine: str | None, ranks: int, with_self_test: bool) -> Report:
     """Looks at everything, or at one `engine` alone; the self-test has `ranks` ranks and waits for repairs."""
     report = Report(installed.find(), host.measure(), gpu.find())
-    for check in (checks.check_versions, checks.check_backend, checks.check_horovod, checks.check_ssh):
+    of_horovod = [] if engine == TENSORFLOW else [checks.check_horovod]
+    for check in (checks.check_versions, checks.check_backend, *of_horovod, checks.check_ssh):
         report.findings += check(report.installed)
-    with Console(stderr=True).status("Loading TensorFlow and Horovod ...") as status:
+    with_horovod = engine != TENSORFLOW and report.installed.versions["horovod"] is not None
+    what = "TensorFlow and Horovod" if with_horovod else "TensorFlow"
+    with Console(stderr=True).status(f"Loading {what} ...") as status:
         if report.is_healthy:
-            report.loaded = installed.load(report.installed.commands["mpirun"])
+            report.loaded = installed.load(report.installed.commands["mpirun"], with_horovod=with_horovod)
             report.findings += checks.check_loading(report.installed, report.loaded)
         if report.is_healthy:
             check_starting(report, engine, ranks)
@@ -87,9 +91,9 @@ def usable_engines(report: Report, wanted: str | None) -> list[str]:
 
     TensorFlow's, where it is wanted or Horovod is not installed.
     """
+    if report.loaded and report.loaded.error is None and not report.loaded.with_horovod:
+        return [TENSORFLOW] if wanted in (None, TENSORFLOW) else []
     engines = report.loaded.engines if report.loaded else {}
-    if engines and wanted in (None, "tensorflow") and (wanted or report.installed.versions["horovod"] is None):
-        return ["tensorflow"]
     has_launcher = {"mpi": report.installed.commands["mpirun"] is not None, "gloo": True}
     return [each for each in ENGINES if engines.get(each) and has_launcher[each] and wanted in (None, each)]
 

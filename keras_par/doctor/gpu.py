@@ -50,9 +50,12 @@ def missing_libraries() -> list[str]:
 
 
 def check(gpu: Gpu, installed: Installed, loaded: Loaded) -> Iterator[Finding]:
-    """Where there is a GPU, or a Horovod for GPUs: TensorFlow sees it, and Horovod can use it."""
+    """Where there is a GPU, or a Horovod for GPUs: TensorFlow sees it, and what connects the ranks can use it."""
     has_nccl = loaded.engines["nccl"]
-    if loaded.gpus and not has_nccl:
+    if loaded.gpus and not loaded.with_horovod:
+        said = f"TensorFlow sees {loaded.gpus} GPU(s) but its own collectives sum in the host's memory"
+        yield Finding("note", "gpu", f"{said}: run 'keras-par install-horovod --gpu' to have NCCL.")
+    elif loaded.gpus and not has_nccl:
         said = f"TensorFlow sees {loaded.gpus} GPU(s) but Horovod was built without NCCL and sums in the host's memory"
         yield Finding("note", "gpu", f"{said}: run 'keras-par install-horovod --gpu'.")
     if loaded.gpus or not (has_nccl or gpu.devices):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_par.base.backend import keras_backend
+from keras_par.base.horovod_library import horovod_folder
 from keras_par.base.version import version_of
 from keras_par.cluster import environment
 
@@ -24,6 +25,7 @@ DISTRIBUTIONS = {
 }
 COMMANDS = ("mpirun", "ssh")
 ENGINES = ("mpi", "gloo")  # the faster one first
+WITHOUT_HOROVOD = "--without-horovod"  # what `keras_par.job.load_libraries` takes
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,16 @@ class Installed:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a process that loaded TensorFlow and Horovod found; `error` says in a few words what did not load."""
+    """What a process that loaded TensorFlow and Horovod found; `error` says in a few words what did not load.
+
+    `engines` are Horovod's, none of which is there where it was left out, since TensorFlow is to connect the ranks.
+    """
 
     engines: dict[str, bool]
     gpus: int = 0
     tensorflow_loads: bool = True
     error: str | None = None
+    with_horovod: bool = True
 
 
 def find() -> Installed:
@@ -65,7 +71,7 @@ def find() -> Installed:
 
 def horovod_built_for() -> str | None:
     """The version of TensorFlow that the installed Horovod was compiled against, as its build noted it."""
-    folder = environment.horovod_folder()
+    folder = horovod_folder()
     if folder is None:
         return None
     try:
@@ -97,9 +103,10 @@ def mpi_version(mpirun: str | None) -> str | None:
     return first.removeprefix("mpirun (").replace("Open MPI)", "Open MPI")
 
 
-def load(mpirun: str | None, seconds: float = LOAD_SECONDS) -> Loaded:
-    """Loads TensorFlow and Horovod in a process of its own, which is killed after `seconds`."""
-    command, variables = [sys.executable, "-m", "keras_par.job.load_libraries"], job_environment(mpirun)
+def load(mpirun: str | None, seconds: float = LOAD_SECONDS, with_horovod: bool = True) -> Loaded:
+    """Loads TensorFlow, and Horovod unless it is left out, in a process of its own, which is killed after `seconds`."""
+    command = [sys.executable, "-m", "keras_par.job.load_libraries", *([] if with_horovod else [WITHOUT_HOROVOD])]
+    variables = job_environment(mpirun)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         try:
             ended = subprocess.run(
@@ -119,7 +126,8 @@ def understand(output: str, errors: str, ending: str) -> Loaded:
         if line.startswith("{"):
             facts |= json.loads(line)
     if "mpi" in facts:
-        return Loaded({name: facts[name] for name in ("mpi", "gloo", "nccl")}, facts["gpus"])
+        engines = {name: facts[name] for name in ("mpi", "gloo", "nccl")}
+        return Loaded(engines, facts["gpus"], with_horovod=facts.get("horovod", True))
     last = (errors.strip().splitlines() or [""])[-1]
     error = facts.get("error") or (last if "Error" in last else ending)
     return Loaded({}, facts.get("gpus", 0), "tensorflow" in facts, error)

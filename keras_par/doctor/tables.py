@@ -56,7 +56,7 @@ def engines(report: Report) -> str:
     """What Horovod was built with and without."""
     if not report.loaded or not report.loaded.engines:
         return "unknown until Horovod loads"
-    if report.installed.versions["horovod"] is None:
+    if not report.loaded.with_horovod:
         return "TensorFlow's own collectives"
     flags = report.loaded.engines
     built, missing = ([NAMES[name] for name in flags if flags[name] is flag] for flag in (True, False))

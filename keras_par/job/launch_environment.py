@@ -1,6 +1,5 @@
 """Reads from the environment how this process was started, before any communication library is loaded."""
 
-import importlib.util
 import os
 import re
 import zlib
@@ -9,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from keras_par.base.environment import number, one_line
+from keras_par.base.horovod_library import horovod_library
 from keras_par.base.rank_variables import GLOO, MPICH, OPEN_MPI, Variables, number_in
 
 Engine = Literal["solo", "mpi", "gloo", "tensorflow"]
@@ -74,21 +74,11 @@ def detect(engine: str | None = None) -> Launch:
         raise RuntimeError(f"keras-par: {ENGINE}={one_line(wanted)} is unknown: set it to mpi, gloo or tensorflow.")
     if launch.engine == "solo" or wanted not in (None, "tensorflow"):
         return launch
-    if wanted is None and has_horovod():
+    if wanted is None and horovod_library() is not None:
         return launch
     starter = starter_of(os.environ) if launch.engine == "mpi" else None
     rank = launch.rank if starter is None else place_of(os.environ, starter)[0]
     return replace(launch, engine="tensorflow", rank=rank)
-
-
-def has_horovod() -> bool:
-    """True if Horovod is installed, whether or not it loads."""
-    try:
-        return importlib.util.find_spec("horovod") is not None
-    except ModuleNotFoundError:
-        return False
-    except ValueError:  # it is loaded already, by somebody who gave it no spec
-        return True
 
 
 def is_for_tensorflow() -> bool:
@@ -147,7 +137,8 @@ def meeting_point(environ: Mapping[str, str]) -> MeetingPoint:
     """Where ranks started by hand meet, by the names of torchrun; they wait HOROVOD_START_TIMEOUT seconds.
 
     Raises:
-        RuntimeError: MASTER_PORT or HOROVOD_START_TIMEOUT is impossible.
+        RuntimeError: MASTER_PORT or HOROVOD_START_TIMEOUT is impossible, or MASTER_ADDR is missing where mpirun has
+            started ranks on several hosts.
     """
     starter = starter_of(environ) or SHELL
     return MeetingPoint(address_of(environ, starter), port_of(environ, starter), start_seconds(environ), starter)
@@ -218,8 +209,20 @@ def place_of(environ: Mapping[str, str], starter: Starter) -> tuple[int, int]:
 
 
 def address_of(environ: Mapping[str, str], starter: Starter) -> str:
-    """The host where rank 0 waits: MASTER_ADDR, else srun's first, else this one."""
-    given = environ.get("MASTER_ADDR")
+    """The host where rank 0 waits: MASTER_ADDR, else srun's first, else this one.
+
+    Raises:
+        RuntimeError: that is not known, since mpirun has started ranks on other hosts, too.
+    """
+    given, variables = environ.get("MASTER_ADDR"), mpirun(environ)
+    if not given and variables is not None:
+        here, size = (number_in(environ, name, 1) for name in (variables.local_size, variables.size))
+        if here is not None and size is not None and here < size:
+            raise RuntimeError(
+                f"keras-par: mpirun has started {here} of {size} ranks on this host, and MASTER_ADDR, where TensorFlow "
+                "has those of other hosts meet, is not set: set it to rank 0's host, as by 'mpirun -x "
+                "MASTER_ADDR=HOST', or start the script by 'keras-par run --engine tensorflow'."
+            )
     if given or starter is not SRUN or environ.get("SLURM_STEP_NUM_NODES") == "1":
         return given or "127.0.0.1"
     names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")

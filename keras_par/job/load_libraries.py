@@ -1,21 +1,21 @@
 """Loads TensorFlow and Horovod in a process of its own and prints what they are, for `keras-par doctor`."""
 
-import importlib.util
 import json
+import sys
 from typing import Any
 
 
 def main() -> None:
-    """Prints one JSON object a line: {"tensorflow", "gpus"}, then {"mpi", "gloo", "nccl"} or {"error"}.
+    """Prints one JSON object a line: {"tensorflow", "gpus"}, then {"mpi", "gloo", "nccl"}, or {"error"}.
 
-    The first comes before Horovod is loaded, so that a crash while loading tells which of the two it was. Where Horovod
-    is not installed there is none of its engines.
+    The first comes before Horovod is loaded, so that a crash while loading tells which of the two it was. With
+    "--without-horovod" there is none of its engines, and {"horovod": False}.
     """
     import tensorflow as tf
 
     say(tensorflow=tf.__version__, gpus=len(tf.config.list_physical_devices("GPU")))
-    if importlib.util.find_spec("horovod") is None:
-        return say(mpi=False, gloo=False, nccl=False)
+    if "--without-horovod" in sys.argv:
+        return say(mpi=False, gloo=False, nccl=False, horovod=False)
     try:
         import horovod.tensorflow as hvd
     except Exception as error:

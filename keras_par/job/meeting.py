@@ -100,8 +100,8 @@ class RendezvousMeeting:
                 more = f" and {len(awaited) - MOST_NAMED} more" if len(awaited) > MOST_NAMED else ""
                 raise RuntimeError(
                     f"keras-par: rank(s) {missing}{more} of {self._size} did not come to the start of TensorFlow's "
-                    f"collectives within {self._seconds} s: have every rank call kp.init(), or set "
-                    "HOROVOD_START_TIMEOUT to more seconds."
+                    f"collectives within {self._seconds} s: have every rank call kp.init() with the same engine, "
+                    "or set HOROVOD_START_TIMEOUT to more seconds."
                 )
             if awaited:
                 time.sleep(max(PAUSE_SECONDS, self._size / ASKS_A_SECOND))

@@ -18,8 +18,9 @@ import psutil
 
 from keras_par.agent.wire import VARIABLE
 from keras_par.base.environment import one_line
+from keras_par.base.horovod_library import horovod_library
 from keras_par.cluster.binding import cores, share
-from keras_par.cluster.environment import find, horovod_folder, mpi_variables
+from keras_par.cluster.environment import find, mpi_variables
 from keras_par.cluster.hosts import Place
 from keras_par.cluster.reach import Ssh, is_local
 from keras_par.cluster.slurm import is_in_allocation
@@ -268,12 +269,6 @@ def exported(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name not in NOT_EXPORTED and not name.startswith(NOT_EXPORTED_PREFIXES)
     }
-
-
-def horovod_library() -> Path | None:
-    """Horovod's library for TensorFlow, found without loading it, None if it is not installed."""
-    folder = horovod_folder()
-    return next(iter(sorted((folder / "tensorflow").glob("mpi_lib*.so"))), None) if folder else None
 
 
 def contains(path: Path, text: bytes) -> bool:

@@ -1,16 +1,18 @@
-"""Makes a variable, a dataset and a model before `kp.init()`, and looks whether they live on: made_before.py [late]
+"""Makes a variable, a dataset and a model before `kp.init()`, and looks whether they live on: made_before.py WHEN
 
-With "late", keras_par comes after them, too.
+keras_par is imported "first", "second", which is behind Keras, or "late", which is behind all that is made.
 """
 
 import json
 import sys
 
+if "first" in sys.argv:
+    import keras_par as kp
 import keras
 import numpy as np
 import tensorflow as tf
 
-if "late" not in sys.argv:
+if "second" in sys.argv:
     import keras_par as kp
 
 variable, numbers = tf.Variable([1.0, 2.0], name="early"), tf.constant([3.0])

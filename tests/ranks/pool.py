@@ -26,6 +26,8 @@ TEST = "PYTEST_CURRENT_TEST"  # pytest's
 HANGS = "did not return on all"  # how an error begins
 # Of programs that use what `tests/lean` takes away.
 WITH_EXTRAS = {"PYTHONPATH": str(REPOSITORY)}
+# Of programs that find no Horovod.
+WITHOUT_HOROVOD = {"PYTHONPATH": os.pathsep.join((str(REPOSITORY / "tests/without"), str(REPOSITORY)))}
 
 
 @dataclass(frozen=True)
