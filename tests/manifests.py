@@ -34,16 +34,17 @@ class Pods:
     Args:
         folder: what they find as /checkpoints.
         within: the command that becomes a Pod's on its host, for each; by default they run on this host.
+        variables: what the Pods have besides.
     """
 
-    def __init__(self, folder: Path, within: Sequence[list[str]] = ()):
+    def __init__(self, folder: Path, within: Sequence[list[str]] = (), **variables: str):
         [line] = RANK["args"]
         here = {} if within else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         self.processes = [
             subprocess.Popen(
                 [*(within[index] if within else []), *RANK["command"], line.replace("/checkpoints", str(folder))],
                 cwd=FOLDER,
-                env=environment(**variables_of(RANK) | here, JOB_COMPLETION_INDEX=str(index)),
+                env=environment(**variables_of(RANK) | here | variables, JOB_COMPLETION_INDEX=str(index)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -21,10 +21,10 @@ def script(folder: Path, text: str) -> str:
     return write_script(folder, text)
 
 
-def call(path: str, seconds: float = PATIENCE, **variables: str) -> launcher.Ended:
+def call(path: str, *arguments: str, seconds: float = PATIENCE, **variables: str) -> launcher.Ended:
     """Runs a script in one process, and waits until it and all that it started are gone, also their folder."""
     before = folders()
-    ended = Job(path, launcher=(), **variables).wait(seconds)
+    ended = Job(path, *arguments, launcher=(), **variables).wait(seconds)
     left = folders() - before  # of this, or of tests that another process runs just now
     assert comes_to_be(lambda: not left & folders())
     return ended
@@ -66,7 +66,9 @@ RESULTS = """
 """
 
 
-@pytest.mark.parametrize("engine", ["mpi", pytest.param("gloo", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "engine", ["mpi", *(pytest.param(each, marks=pytest.mark.long) for each in ("gloo", "tensorflow"))]
+)
 def test_results_come_in_the_order_of_the_ranks(engine, tmp_path):
     ended = call(script(tmp_path, RESULTS.format(engine=engine)))
     tell = found(ended)
@@ -80,36 +82,42 @@ def test_results_come_in_the_order_of_the_ranks(engine, tmp_path):
 
 
 TRAINING = """
-    import json
+    import json, sys
     import keras, numpy as np, tensorflow as tf
     import keras_par as kp
+    from keras_par.comm import world
 
     rows = np.random.default_rng(5).normal(size=(70, 4)).astype("float32")  # the caller's own, which ranks are sent
     tf.reduce_sum(rows).numpy()  # TensorFlow's threads are there
+    begin = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8)])  # which ranks have before they call anything
 
-    def train(strategy):
+    def train(strategy, begin):
         kp.init()
         keras.utils.set_random_seed(3)
         if strategy:
             keras.distribution.set_distribution(kp.DataParallel())
         model = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(0.01), "mse")
-        return model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0), kp.size()
+        model.build((None, 4))
+        model.layers[0].set_weights(begin.get_weights())
+        return model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0), kp.size(), world.current().engine
 
-    def told(history, size):
+    def told(history, size, engine):
         weights = [each.tolist() for each in history.model.get_weights()]
-        return {"loss": history.history["loss"], "weights": weights, "size": size}
+        return {"loss": history.history["loss"], "weights": weights, "size": size, "engine": engine}
 
-    of_ranks, alone = kp.run(train, [True]), train(False)
+    of_ranks, alone = kp.run(train, [True, begin], engine=sys.argv[1]), train(False, begin)
     print(json.dumps({"ranks": [told(*each) for each in of_ranks], "alone": told(*alone)}))
 """
 
 
 @pytest.mark.long
-def test_ranks_train_as_one_process_also_where_the_caller_has_begun_tensorflow(tmp_path):
+@pytest.mark.parametrize("engine", ["mpi", "tensorflow"])
+def test_ranks_train_as_one_process_also_where_the_caller_has_begun_tensorflow(engine, tmp_path):
     """Histories come back with their models."""
-    tell = found(call(script(tmp_path, TRAINING)))
-    assert [each["size"] for each in tell["ranks"]] == [2, 2] and tell["alone"]["size"] == 1
+    tell = found(call(script(tmp_path, TRAINING), engine))
+    assert [(each["size"], each["engine"]) for each in tell["ranks"]] == [(2, engine)] * 2
+    assert tell["alone"]["size"] == 1
     assert tell["ranks"][0] == tell["ranks"][1] and len(tell["ranks"][0]["weights"]) == 4
     assert tell["ranks"][0]["loss"] == pytest.approx(tell["alone"]["loss"], rel=1e-5)
 
@@ -242,3 +250,8 @@ def test_a_log_and_a_number_that_is_none(tmp_path):
     assert ended.status == 1 and "ValueError: keras-par: np=0 is no number of ranks" in ended.stderr
     assert [(tmp_path / f"log/rank.{rank}/stdout").read_text() for rank in (0, 1)] == ["so\n", "so\n"]
     assert {"[0] so", "[1] so"} <= set(ended.stdout.splitlines())
+
+
+def test_an_engine_that_there_is_not_is_refused():
+    with pytest.raises(RuntimeError, match=r"^keras-par: there is no engine nccl: set KERAS_PAR_ENGINE to"):
+        kp.run(print, env={"KERAS_PAR_ENGINE": "nccl"})

@@ -124,6 +124,7 @@ def test_no_secret_is_shown(tmp_path, rays):
 TRAINING = """
     def train(strategy):
         import keras, numpy as np
+        from keras_par.comm import world
         kp.init()
         keras.utils.set_random_seed(3)
         if strategy:
@@ -131,17 +132,23 @@ TRAINING = """
         rows = np.random.default_rng(5).normal(size=(70, 4)).astype("float32")
         model = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
         model.compile(keras.optimizers.Adam(0.01), "mse")
-        return model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0).history["loss"]
+        losses = model.fit(rows, rows.sum(1), batch_size=16, epochs=3, verbose=0).history["loss"]
+        return losses, world.current().engine
 
     tell["ranks"] = kp.ray.run(train, [True], placement="STRICT_SPREAD")
+    os.environ["KERAS_PAR_ENGINE"] = "tensorflow"  # which the nodes, that have begun, do not have
+    tell["by tensorflow"] = kp.ray.run(train, [True], placement="STRICT_SPREAD")
+    del os.environ["KERAS_PAR_ENGINE"]
     [tell["alone"]] = kp.ray.run(train, [False], num_workers=1)
 """
 
 
 def test_ranks_of_two_nodes_train_as_one_process(told):
     _, tell = told
-    assert tell["ranks"][0] == tell["ranks"][1]
-    assert tell["ranks"][0] == pytest.approx(tell["alone"], rel=1e-5)
+    alone, _ = tell["alone"]
+    for name, engine in (("ranks", "gloo"), ("by tensorflow", "tensorflow")):
+        assert tell[name][0] == tell[name][1] and tell[name][0][1] == engine
+        assert tell[name][0][0] == pytest.approx(alone, rel=1e-5)
 
 
 FAILURES = """
@@ -162,6 +169,7 @@ FAILURES = """
     attempt("no place", fails, num_workers=3, placement="STRICT_SPREAD", start_timeout=3)
     attempt("no placement", fails, placement="SOMEWHERE")
     attempt("no number", fails, num_workers=0)
+    attempt("no engine", fails, env={"KERAS_PAR_ENGINE": "nccl"})
     attempt("exits", lambda: sys.exit(0))
     ray.shutdown()
     ray.init(address=cluster.address, runtime_env={"py_executable": "/nowhere/python"})
@@ -181,6 +189,7 @@ def test_failures_raise_the_sentence_of_the_launcher(told):
         "keras-par: Ray had no place for 3 worker(s) of {'CPU': 1} by STRICT_SPREAD within 3 s; free are {'CPU': 4.0} "
         "on 3 node(s)"
     )
+    assert tell["no engine"].startswith("keras-par: there is no engine nccl: set KERAS_PAR_ENGINE to")
     assert "SOMEWHERE" in tell["no placement"] and "num_workers=0 is no number of ranks" in tell["no number"]
     assert "rank 0 ended with status 0 before its function returned" in tell["exits"]
     assert tell["no python"].startswith("keras-par: the job did not start\nRay ended with status 1 when 0 of 2 ranks")

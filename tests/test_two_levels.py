@@ -5,31 +5,36 @@ import json
 import numpy as np
 import pytest
 
+from keras_par.comm.communicator import ENGINES
 from keras_par.comm.routes import ranks_by_host
 from tests import reduce_by_tasks
 from tests.jobs import start
 from tests.launcher import program
+from tests.ranks.pool import free_port
 
 ROUTES = {  # by the number of ranks on the first host
-    2: ("two_levels", "in two levels, through the shared memory of each host and by Horovod over MPI between them"),
+    2: ("two_levels", "in two levels, through the shared memory of each host and by {engine} between them"),
     3: (
         "engine",
-        "by Horovod over MPI (reduce_by='auto'; no shared memory, because the ranks are on several hosts)",
+        "by {engine} (reduce_by='auto'; no shared memory, because the ranks are on several hosts)",
     ),
 }
 
 
 @pytest.mark.parametrize(
-    ("ranks_of_first", "stages"),
+    ("ranks_of_first", "stages", "engine"),
     [
-        pytest.param(2, "03", marks=pytest.mark.long),
-        pytest.param(2, "1", marks=pytest.mark.slow),
-        pytest.param(3, "0", marks=pytest.mark.slow),
+        pytest.param(2, "03", "mpi", marks=pytest.mark.long),
+        pytest.param(2, "1", "mpi", marks=pytest.mark.slow),
+        pytest.param(3, "0", "mpi", marks=pytest.mark.slow),
+        pytest.param(2, "03", "tensorflow", marks=pytest.mark.long),
+        pytest.param(3, "0", "tensorflow", marks=pytest.mark.slow),
     ],
 )
-def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, stages, plain, tmp_path):
+def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, stages, engine, plain, tmp_path):
     """With a stage of ZeRO the ranks of a host divide a replica, too."""
-    job = start("mpirun", 4, program("two_hosts"), str(ranks_of_first), str(tmp_path), *stages)
+    chosen = {"KERAS_PAR_ENGINE": engine, "MASTER_PORT": str(free_port())}
+    job = start("mpirun", 4, program("two_hosts"), str(ranks_of_first), str(tmp_path), *stages, **chosen)
     assert job.status == 0, job.output
     ranks = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
     [alone] = plain.run(reduce_by_tasks.alone, epochs=2)
@@ -40,7 +45,8 @@ def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, s
             for own, expected in zip(result["weights"], alone, strict=True):
                 np.testing.assert_allclose(own, expected, rtol=1e-6, atol=1e-7, err_msg=f"stage {stage}")
         if stage == "0":
-            require_route(results, *ROUTES[ranks_of_first])
+            route, sentence = ROUTES[ranks_of_first]
+            require_route(results, route, sentence.format(engine=ENGINES[engine]))
         else:
             require_divided(results, alone)
 

@@ -97,7 +97,7 @@ def run(
     """
     content = prepared("kp.run", "np", np, train, args, kwargs)
     where = places(np, [Host("localhost", np)] if hosts is None else parse_hosts(hosts))
-    chosen = engines.choose(engine or (env or {}).get(engines.VARIABLE_OF_ENGINE))
+    chosen = engine_of(engine, env)
     shared = None if engines.are_here(where) else os.getcwd()
     require_reachable([place.host for place in where])
     with tempfile.TemporaryDirectory(prefix=".keras-par-", dir=shared) as folder:
@@ -136,6 +136,18 @@ def prepared(
             f"keras-par: {name}={repr(number)[:40]} is no number of ranks: give a whole number of at least 1."
         )
     return remote_function.packed(train, args, kwargs or {})
+
+
+def engine_of(wanted: str | None, env: Mapping[str, str] | None) -> engines.Engine:
+    """What connects the ranks: the caller's choice, else KERAS_PAR_ENGINE's of the ranks' own variables, else of these.
+
+    Raises:
+        RuntimeError: there is no such engine, or it is not complete here.
+    """
+    try:
+        return engines.choose(wanted or (env or {}).get(engines.VARIABLE_OF_ENGINE))
+    except engines.EngineError as error:
+        raise RuntimeError(f"keras-par: {error}") from None
 
 
 def carry_out(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from keras_par.agent import remote_function
 from keras_par.launch import engines
-from keras_par.launch.function_call import carry_out, prepared, signals_passed_on
+from keras_par.launch.function_call import carry_out, engine_of, prepared, signals_passed_on
 from keras_par.ray.actors import RayPlan, places_of
 
 Placement = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
@@ -39,7 +39,8 @@ def run(
 
     It uses the cluster that `ray.init()` has connected to; without that call Ray decides, as always. The actors are on
     a placement group, which is removed at the end. Each starts an agent as `keras-par run` does, so that the ranks'
-    output, and which of them failed or hangs, is shown where this is called. The ranks meet over Gloo. They have the
+    output, and which of them failed or hangs, is shown where this is called. Horovod connects the ranks over Gloo, or
+    TensorFlow where KERAS_PAR_ENGINE, here or in `env`, says so, or Horovod is not installed here. They have the
     variables of their actor. A GPU that Ray gives a worker is its rank's.
 
     Args:
@@ -68,12 +69,12 @@ def run(
     Costs no collective of its own.
     """
     content = prepared("kp.ray.run", "num_workers", num_workers, train, args, kwargs)
+    engine: engines.Engine = "tensorflow" if engine_of(None, env) == "tensorflow" else "gloo"
     resources = dict(resources_per_worker or {"CPU": 1})
     with placed([dict(resources) for _ in range(num_workers)], placement, start_timeout) as group:
         places, bundles = places_of(group)
         command = remote_function.program("", "")  # each worker has files of its own
-        given = dict(env or {})
-        engine: engines.Engine = "tensorflow" if engines.choose(None) == "tensorflow" else "gloo"
+        given = {**(env or {}), engines.VARIABLE_OF_ENGINE: engine}  # nodes need not have this shell's variables
         plan = RayPlan(engine, places, command, given, None, group, bundles, resources, content, start_timeout)
         return carry_out(plan, command, log_dir, verbose, plan.results.get)
 

@@ -19,6 +19,7 @@ from tests.hosts.openssh import ENVIRONMENT, NOT_INSTALLED, SERVER
 from tests.launcher import Job
 from tests.manifests import FOLDER, JOB, POD, RUNTIME, TRAIN_JOB, Pods, trained
 from tests.patience import comes_to_be
+from tests.ranks.pool import WITHOUT_HOROVOD
 
 pytestmark = pytest.mark.cluster
 NUMBERED = [f"{JOB['metadata']['name']}-{index}.{POD['subdomain']}" for index in range(JOB["spec"]["completions"])]
@@ -35,8 +36,9 @@ def pods():
         yield all_four
 
 
-def test_the_jobs_pods_find_the_first_by_its_name(pods, tmp_path):
-    ends = trained(Pods(tmp_path, [pods.within(pod) for pod in NUMBERED]))
+@pytest.mark.parametrize("variables", [{}, WITHOUT_HOROVOD], ids=["", "without Horovod"])
+def test_the_jobs_pods_find_the_first_by_its_name(variables, pods, tmp_path):
+    ends = trained(Pods(tmp_path, [pods.within(pod) for pod in NUMBERED], **variables))
     assert len({loss for loss, _ in ends}) == 1
 
 

@@ -30,8 +30,10 @@ ON_HOSTS = """
     ray.init(address=sys.argv[2])
 
     def where():
+        from keras_par.comm import world
         kp.init()
-        return os.uname().nodename, kp.size(), kp.local_size()
+        kp.barrier()
+        return os.uname().nodename, kp.size(), kp.local_size(), world.current().engine
 
     def waits():
         kp.init()
@@ -40,7 +42,8 @@ ON_HOSTS = """
         part.rename(folder / os.uname().nodename)
         time.sleep(300)
 
-    tell["where"] = kp.ray.run(where, placement="STRICT_SPREAD")
+    for engine in ("gloo", "tensorflow"):
+        tell[engine] = kp.ray.run(where, placement="STRICT_SPREAD", env={"KERAS_PAR_ENGINE": engine})
     try:
         kp.ray.run(waits, placement="STRICT_SPREAD")
     except RuntimeError as error:
@@ -77,6 +80,7 @@ def test_a_host_that_is_lost_is_named(pair, tmp_path):
     tell = found(job.wait())
     seconds = tell["time"] - lost
     print(f"the lost host was named, and the other rank ended, after {seconds:.1f} s")
-    assert sorted(tell["where"]) == [[FIRST, 2, 1], [SECOND, 2, 1]]
+    for engine in ("gloo", "tensorflow"):
+        assert sorted(tell[engine]) == [[FIRST, 2, 1, engine], [SECOND, 2, 1, engine]]
     assert f"rank {rank} failed first\nRank {rank} on host {SECOND} vanished together with the agent" in tell["error"]
     assert seconds < LOST_WITHIN

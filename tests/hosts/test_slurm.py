@@ -15,6 +15,7 @@ from tests.patience import comes_to_be
 from tests.tutorials import follow
 
 pytestmark = pytest.mark.cluster
+BY_TENSORFLOW = {"KERAS_PAR_ENGINE": "tensorflow"}
 LOGIN, FIRST, SECOND = NAMES = ("login", "worker1", "worker2")
 
 
@@ -23,11 +24,16 @@ def test_the_page_tells_the_truth(slurm_hosts, shell, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "num_nodes"),
-    [("srun", 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("run", 1), ("run", 2), ("srun", 1)))],
+    ("script", "num_nodes", "chosen"),
+    [
+        ("srun", 2, {}),
+        ("srun", 2, BY_TENSORFLOW),
+        *(pytest.param(*each, {}, marks=pytest.mark.slow) for each in (("run", 1), ("run", 2), ("srun", 1))),
+        pytest.param("run", 1, BY_TENSORFLOW, marks=pytest.mark.slow),
+    ],
 )
-def test_ranks_train_as_on_one_host(script, num_nodes, shell, scripts, one_host):
-    scripts("train", "none", 1)
+def test_ranks_train_as_on_one_host(script, num_nodes, chosen, shell, scripts, one_host):
+    scripts("train", "none", 1, **chosen)
     expected = one_host(1)
     said, _ = batch(shell, script, f"--nodes={num_nodes} --ntasks-per-node={2 // num_nodes}")
     assert WEIGHTS.findall(said) == expected and len(expected) == 2, said
