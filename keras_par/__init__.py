@@ -78,7 +78,7 @@ def __dir__() -> list[str]:
 def _prepare(tensorflow: object) -> None:
     """Before anything is made that its collectives would lose."""
     if importlib.import_module("keras_par.job.launch_environment").is_for_tensorflow():
-        importlib.import_module("keras_par.job.start_communication").prepare()
+        importlib.import_module("keras_par.job.device_names").prepare()
 
 
 if "tensorflow" in sys.modules:

@@ -15,7 +15,7 @@ from keras_par.base.after_import import after_import
 from keras_par.base.rendezvous import RendezvousServer
 from keras_par.base.slots import slots
 from keras_par.comm import tensorflow_server
-from keras_par.job import meeting, rendezvous, start_communication
+from keras_par.job import device_names, meeting, rendezvous
 from keras_par.job.launch_environment import MeetingPoint
 from keras_par.launch import engines
 from keras_par.launch.engines import EngineError
@@ -247,16 +247,16 @@ def test_a_call_behind_an_import_comes_once_that_has_gone_well(tmp_path, monkeyp
 
 
 def test_a_process_that_a_rank_starts_is_none(monkeypatch):
-    monkeypatch.setenv(start_communication.PREPARED, "1")  # as a child of process 1 finds it
+    monkeypatch.setenv(device_names.PREPARED, "1")  # as a child of process 1 finds it
     monkeypatch.setenv("RANK_ID", "0")
     monkeypatch.setenv("RANK_SIZE", "2")
     monkeypatch.setenv(engines.VARIABLE_OF_ENGINE, "tensorflow")
     prepared = []
-    monkeypatch.setattr(start_communication.tensorflow_server, "prepare", prepared.append)
-    start_communication.prepare()
+    monkeypatch.setattr(device_names.tensorflow_server, "prepare", prepared.append)
+    device_names.prepare()
     assert prepared == []
-    monkeypatch.setenv(start_communication.PREPARED, str(os.getpid()))
-    start_communication.prepare()
+    monkeypatch.setenv(device_names.PREPARED, str(os.getpid()))
+    device_names.prepare()
     assert prepared == [0]
 
 

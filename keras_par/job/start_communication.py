@@ -1,15 +1,13 @@
 """Starts communication once, as the launch allows: Horovod's or TensorFlow's in a launched job, else the solo one."""
 
 import atexit
-import contextlib
-import multiprocessing
 import os
 
 import tensorflow as tf
 
 from keras_par.base import rank_variables
 from keras_par.base.addresses import HERE, address_of
-from keras_par.comm import tensorflow_server, world
+from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.horovod import HorovodCommunicator
 from keras_par.comm.routes import shared
@@ -18,21 +16,6 @@ from keras_par.comm.tensorflow import TensorFlowCommunicator
 from keras_par.job import gpu, launch_environment, rank_heartbeat, rendezvous
 from keras_par.job.meeting import RendezvousMeeting
 from keras_par.job.step_clock import TimedCommunicator, clock
-
-PREPARED = "KERAS_PAR_PREPARED"  # a variable: the process that is a rank
-
-
-def prepare() -> None:
-    """Has TensorFlow name its devices as those of this rank, if it is TensorFlow that will connect the ranks.
-
-    So what a script makes before `kp.init()` lives on. A launch that makes no job is left for `start` to refuse.
-    """
-    with contextlib.suppress(RuntimeError, OSError):
-        launched = launch_environment.detect()
-        is_rank = os.environ.setdefault(PREPARED, str(os.getpid())) == str(os.getpid())  # and not its child
-        if launched.engine == "tensorflow" and is_rank and multiprocessing.current_process().name == "MainProcess":
-            rank = rank_variables.number("rank") if launched.rank is None else launched.rank
-            tensorflow_server.prepare(rank)
 
 
 def start(engine: str | None = None) -> Communicator:

@@ -8,6 +8,8 @@ import sys
 
 if "first" in sys.argv:
     import keras_par as kp
+
+    assert "tensorflow" not in sys.modules and kp.GradientReducer  # which imports TensorFlow
 import keras
 import numpy as np
 import tensorflow as tf
