@@ -56,13 +56,18 @@ def while_loop(
         return group.all_reduce([tf.cast(is_here, tf.int32)], name, "max")[0] > 0
 
     def one_turn(turn, is_here, _, values):
-        is_next, made = traced(turn, *tree.flatten(values))
-        made = tree.pack_sequence_as(values, tree.flatten(made))
+        given = chosen(is_here, values, first)  # after its end a rank takes its first turn over and over
+        is_next, made = traced(turn, *tree.flatten(given))
         is_next = is_here & is_next
-        kept = tree.map_structure(lambda new, old: tf.cond(is_here, lambda: new, lambda: old), made, values)
+        kept = chosen(is_here, tree.pack_sequence_as(values, tree.flatten(made)), values)
         return turn + 1, is_next, anywhere(is_next), kept
 
-    begin = goes_on(tf.constant(0), values)
+    first, begin = values, goes_on(tf.constant(0), values)
     state = (tf.constant(0), begin, anywhere(begin), values)
     *_, values = tf.while_loop(lambda turn, here, there, values: there, one_turn, state, parallel_iterations=1)
     return values[0] if is_one else values
+
+
+def chosen(condition: tf.Tensor, values: tuple, others: tuple) -> tuple:
+    """`values` if the condition is true, else the others."""
+    return tree.map_structure(lambda one, other: tf.cond(condition, lambda: one, lambda: other), values, others)
