@@ -146,6 +146,10 @@ FIRST = {
         [end(0, time=9.0, failed=3.0, is_consequence=True), end(1, -15, 9.5, failed=2.0, was_told=True)],
         1,
     ),
+    "one that has become another program": (
+        [end(0, -15, 9.0, was_told=True, is_replaced=True), end(1, time=3.0, is_consequence=True)],
+        0,
+    ),
     "nobody who succeeded": ([end(0, status=0, time=1.0), end(1, time=4.0)], 1),
     "one alone before all alike": ([end(0, time=1.0, on_all_ranks=True), end(1, time=4.0)], 1),
     "the lowest of equals": ([end(1, time=4.0, on_all_ranks=True), end(0, time=4.0, on_all_ranks=True)], 0),
@@ -189,6 +193,14 @@ def test_the_same_error_on_all_ranks_is_one_verdict():
     assert verdict.title(first, alone) == "rank 0 failed first"
     assert "failed, and was ended by the launcher because it did not end by itself" in verdict.lines(first, alone)[0]
     assert not any("SIGTERM" in line for line in verdict.lines(first, alone))
+
+
+def test_a_rank_that_has_become_another_program_is_told_as_such():
+    ended = {0: end(0, -15, was_told=True, is_replaced=True), 1: end(1, is_consequence=True)}
+    assert "Rank 0 on host node has become another program (exec), and was ended by the launcher." in verdict.lines(
+        ended[0], ended
+    )
+    assert ended[0].shell_status == 1
 
 
 def test_a_rank_that_left_early_is_the_reason_of_the_others_failure():

@@ -85,6 +85,7 @@ class Agent:
         self._tails: dict[str, deque[str]] = {name: deque(maxlen=TAIL_LINES) for name in ("stdout", "stderr")}
         self._failure: wire.Message = {}
         self._kept_by: str | None = None  # what the program waited for when it was told to end
+        self._is_replaced = False  # it was another program then
         self._held = ""  # what stderr got after an error that another rank shows, too
         self._was_told = self._is_alone = False  # the launcher has ended the program; is gone
         self._is_dismissed = self._ends_engine = self._keeps_memory = False
@@ -319,6 +320,7 @@ class Agent:
         self._was_told = True
         self._beats.hasten(LOOK_SECONDS)  # who is told to end is soon taken for gone
         state = self._process.state(self._rank)
+        self._is_replaced = state.is_replaced
         if not state.has_failed and not state.has_ended:
             return self._send_terminate()
         self._kept_by = state.kept_by() if state.has_ended else None
@@ -364,6 +366,7 @@ class Agent:
             last_words=last_words(words),
             stack=readable_stacks(self._process.new_stacks()) if -status in FAULTS or self._kept_by else None,
             kept_by=self._kept_by,
+            is_replaced=self._is_replaced,
             place=dataclasses.replace(self._state, **failed).place(),
             rss=self._process.rss,
             steps=self._state.steps,

@@ -4,6 +4,7 @@ import signal
 from dataclasses import dataclass, replace
 
 WAITING_TO_START = "starting"
+REPLACED = "has become another program (exec)"
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
@@ -38,7 +39,7 @@ class State:
     def why_over(self) -> str:
         """What keeps its process, in words."""
         if self.is_replaced:
-            return "has become another program (exec)"
+            return REPLACED
         return f"has come to the end of its script {self.quiet:.0f} s ago, and {self.kept_by()}"
 
     def kept_by(self) -> str:
@@ -72,6 +73,7 @@ class Exit:
     last_words: str | None = None  # the last line it printed
     stack: str | None = None  # where a fault such as SIGSEGV was, or what kept it when it was ended
     kept_by: str | None = None  # what it waited for when its script had ended and it was ended by the launcher
+    is_replaced: bool = False  # its process had become another program when it was ended by the launcher
     place: str = ""  # where in training it was
     rss: int = 0  # bytes of memory at its last sample
     steps: int = 0  # of training, that it had begun
@@ -89,7 +91,8 @@ class Exit:
     @property
     def was_late(self) -> bool:
         """True if it had failed by itself, and was ended because it did not end by itself."""
-        return self.was_told and self.failed is not None and not self.is_consequence
+        has_failed = self.failed is not None and not self.is_consequence
+        return self.was_told and (has_failed or self.is_replaced)
 
     @property
     def was_by_itself(self) -> bool:
@@ -117,6 +120,8 @@ class Exit:
         """How it ended, in words."""
         if self.has_vanished:
             return "vanished together with the agent that watched it, as when a host dies"
+        if self.was_late and self.is_replaced:
+            return f"{REPLACED}, and was ended by the launcher"
         if self.was_late:
             why = f": {self.kept_by}" if self.kept_by else ""
             return f"failed, and was ended by the launcher because it did not end by itself{why}"

@@ -177,7 +177,7 @@ def first_failure(exits: Sequence[Exit]) -> Exit | None:
     failures = [end for end in exits if end.is_failure]
     if failed_alike(exits):  # the launcher may have ended some, which their errors had come before
         failures = [end for end in failures if not end.was_told] or failures
-    own = [end for end in failures if not end.is_consequence and (end.failed or not end.was_told)]
+    own = [end for end in failures if end.was_late or not (end.is_consequence or end.was_told)]
     alone = [end for end in own if not end.on_all_ranks]
     candidates = alone or own or [end for end in failures if not end.was_told] or failures
     return min(candidates, key=lambda end: (end.failed or end.time, end.rank), default=None)
