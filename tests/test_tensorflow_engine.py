@@ -85,6 +85,25 @@ def test_what_would_be_lost_is_named_on_all_ranks():
     assert "all ranks failed alike" in job.stderr
 
 
+DIFFERENCES = {
+    "shape": r"rank 0 gave float32 of shape \(3,\) and rank 1 float32 of shape \(4,\)",
+    "dtype": r"rank 0 gave float32 of shape \(\?,\) and rank 1 int32 of shape \(\?,\)",
+    "kind": r"rank 0 came to all_gather and rank 1 to all_reduce \(sum\)",
+    "graph": r"rank 0 gave 6 element\(s\) in all and rank 1 8",
+}
+
+
+@pytest.mark.parametrize(
+    "case", [case if case == "shape" else pytest.param(case, marks=pytest.mark.long) for case in DIFFERENCES]
+)
+def test_ranks_that_give_other_tensors_to_one_collective_are_told(case):
+    job = run("-np", 2, "--engine", "tensorflow", program("different_tensors"), case, KERAS_PAR_SHARED_MEMORY="0")
+    assert job.status == 1 and job.stdout.count("together") == 2, job.stderr
+    assert "all ranks failed alike" in job.stderr
+    sentence = rf"keras-par: in the collective 'mine' {DIFFERENCES[case]}: let all ranks make the same calls"
+    assert re.search(sentence, job.last_panel), job.stderr
+
+
 @pytest.mark.long
 def test_what_is_set_before_the_start_counts_and_a_ranks_child_is_no_rank():
     job = run("-np", 2, "--engine", "tensorflow", program("set_before"))

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -17,6 +18,22 @@ GROUPS, MOST_KEY = 16, 0x7FFFFFFF  # keys of one set of ranks; the largest key
 # What is reduced in a dtype that has room for it; others that cannot be sent TensorFlow refuses.
 WIDER = {tf.bfloat16: tf.float32, **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)}
 MERGES = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
+
+
+class Key(NamedTuple):
+    """What tells a collective from others, so that ranks that give it other tensors wait, and take no wrong ones.
+
+    Args:
+        name: with all that is known of the tensors.
+        shapes: a number for their shapes.
+    """
+
+    name: str
+    shapes: int | tf.Tensor
+
+    def part(self, name: object) -> "Key":
+        """One of the messages by which it goes."""
+        return Key(f"{self.name}.{name}", self.shapes)
 
 
 class TensorFlowCollectives(Communicator):
@@ -73,21 +90,23 @@ class TensorFlowCollectives(Communicator):
         """A collective in the graph being traced."""
         kind, name, op, _, root = request
         first, ranks = tensors[0], self.ranks
+        about = [name, kind, op, root, *(tensor.dtype.name for tensor in tensors)]
+        key = Key(" ".join(map(str, about)), shapes_of(tensors, 1 if kind == "all_gather" else 0))
         return {
-            "all_reduce": lambda: self._all_reduce(tensors, name, op),
-            "reduce_scatter": lambda: self._reduce_scatter(tensors, name),
-            "all_gather": lambda: [self._all_gather(first, name)],
-            "all_gather_equal": lambda: self._all_gather_equal(tensors, name),
-            "all_to_all": lambda: [tf.concat(self._exchange(tf.split(first, self.size), name), 0)],
-            "broadcast": lambda: [self._broadcast(t, ranks, root, f"{name}.{i}") for i, t in enumerate(tensors)],
+            "all_reduce": lambda: self._all_reduce(tensors, key, name, op),
+            "reduce_scatter": lambda: self._reduce_scatter(tensors, key),
+            "all_gather": lambda: [self._all_gather(first, key)],
+            "all_gather_equal": lambda: self._all_gather_equal(tensors, key),
+            "all_to_all": lambda: [tf.concat(self._exchange(tf.split(first, self.size), key), 0)],
+            "broadcast": lambda: [self._broadcast(t, ranks, root, key.part(i)) for i, t in enumerate(tensors)],
         }[kind]()
 
-    def _all_reduce(self, tensors: list[tf.Tensor], name: str, op: str) -> list[tf.Tensor]:
+    def _all_reduce(self, tensors: list[tf.Tensor], key: Key, name: str, op: str) -> list[tf.Tensor]:
         def reduce(*given):
             flat = fused(given)
             flat = tf.raw_ops.CollectiveReduceV2(
                 input=flat,
-                **self._about(self.ranks, name, flat),
+                **self._about(self.ranks, key, flat),
                 merge_op=MERGES[op],
                 final_op="Div" if op == "mean" else "Id",
                 ordering_token=[],
@@ -100,74 +119,75 @@ class TensorFlowCollectives(Communicator):
 
         return list(with_gradient(call, reduce, tensors)) if op in ("sum", "mean") else reduce(*tensors)
 
-    def _reduce_scatter(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def _reduce_scatter(self, tensors: list[tf.Tensor], key: Key) -> list[tf.Tensor]:
         lengths = [[length_of(tensor.shape[0], self.size, each) for each in range(self.size)] for tensor in tensors]
         parts = list(zip(*(tf.split(*each) for each in zip(tensors, lengths, strict=True)), strict=True))
-        sums = tf.add_n(self._exchange([fused(part) for part in parts], name))
+        sums = tf.add_n(self._exchange([fused(part) for part in parts], key))
         return separated(sums, parts[self.rank])
 
-    def _all_gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def _all_gather(self, tensor: tf.Tensor, key: Key) -> tf.Tensor:
         """Rows of all ranks, filled up to the most that one has while they are sent."""
         length = tf.shape(tensor)[0]
-        lengths = self._gather(length[None], f"{name}.lengths")
+        lengths = self._gather(length[None], key.part("lengths"))
         most = tf.maximum(tf.reduce_max(lengths), 1)
         filled = tf.pad(tensor, [[0, most - length], *[[0, 0]] * (len(tensor.shape) - 1)])
-        rows = tf.boolean_mask(self._gather(filled, name), tf.reshape(tf.sequence_mask(lengths, most), [-1]))
+        rows = tf.boolean_mask(self._gather(filled, key), tf.reshape(tf.sequence_mask(lengths, most), [-1]))
         return tf.ensure_shape(rows, [None, *tensor.shape[1:]])
 
-    def _all_gather_equal(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def _all_gather_equal(self, tensors: list[tf.Tensor], key: Key) -> list[tf.Tensor]:
         """Rows of all ranks, those of all tensors of a dtype as one message."""
         gathered: dict[int, tf.Tensor] = {}
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
             own = [tensors[i] for i in places]
-            everything = self._gather(fused(own), f"{name}.{dtype.name}")
+            everything = self._gather(fused(own), key.part(dtype.name))
             of_ranks = [separated(each, own) for each in tf.split(everything, self.size)]
             gathered |= {i: tf.concat(rows, 0) for i, rows in zip(places, zip(*of_ranks, strict=True), strict=True)}
         return [gathered[i] for i in range(len(tensors))]
 
-    def _gather(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    def _gather(self, tensor: tf.Tensor, key: Key) -> tf.Tensor:
         """Rows of all ranks, of which each has as many."""
         sent = moved(tensor)
-        about = self._about(self.ranks, name, sent)
+        about = self._about(self.ranks, key, sent)
         found = tf.raw_ops.CollectiveGatherV2(input=sent, **about, ordering_token=[])
         return tf.concat([restored(each, tensor) for each in tf.split(found, self.size)], 0)
 
-    def _exchange(self, parts: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:
+    def _exchange(self, parts: Sequence[tf.Tensor], key: Key) -> list[tf.Tensor]:
         """What each rank gave for this one, in the order of the ranks, of the shape of this rank's own part.
 
         Args:
             parts: for each rank.
-            name: the collective's.
+            key: the collective's.
         """
         me, own, sent, found = self.ranks[self.rank], parts[self.rank], [], []
         for peer, part in zip(self.ranks, parts, strict=True):
             pair = tuple(sorted((me, peer)))
             if peer != me:
-                sent.append(self._broadcast(part, pair, pair.index(me), f"{name}.{me}"))
-                found.append(self._broadcast(own, pair, pair.index(peer), f"{name}.{peer}"))
+                sent.append(self._broadcast(part, pair, pair.index(me), key.part(me)))
+                found.append(self._broadcast(own, pair, pair.index(peer), key.part(peer)))
             else:
                 found.append(own)
         with tf.control_dependencies(sent):  # which nobody uses, and TensorFlow would leave out
             return [tf.identity(each) for each in found]
 
-    def _broadcast(self, tensor: tf.Tensor, ranks: tuple[int, ...], root: int, name: str) -> tf.Tensor:
+    def _broadcast(self, tensor: tf.Tensor, ranks: tuple[int, ...], root: int, key: Key) -> tf.Tensor:
         """The root's tensor among some ranks of the job, of the shape and dtype that is given on each."""
         sent = moved(tensor)
-        about = self._about(ranks, name, sent)
+        about = self._about(ranks, key, sent)
         if ranks[root] == self.ranks[self.rank]:
             return restored(tf.raw_ops.CollectiveBcastSendV2(input=sent, **about), tensor)
         return restored(tf.raw_ops.CollectiveBcastRecvV2(T=sent.dtype, shape=tf.shape(sent), **about), tensor)
 
-    def _about(self, ranks: tuple[int, ...], name: str, sent: tf.Tensor) -> dict:
+    def _about(self, ranks: tuple[int, ...], key: Key, sent: tf.Tensor) -> dict:
         """By what TensorFlow knows the ranks and the collective, the same on all of them.
 
         It remembers the length of each instance of a group, so that another length is another instance. There are more
         groups than sets of ranks, so that no two of many collectives are likely to have one number.
         """
-        instance = key_of(name, *ranks)
-        group = key_of("ranks", *ranks, instance % GROUPS)
-        instance = tf.bitwise.bitwise_and(instance + tf.size(sent), MOST_KEY)
+        number = key_of(key.name, *ranks)
+        group = key_of("ranks", *ranks, number % GROUPS)
+        length = sent.shape.num_elements()
+        instance = sum_of(number, key.shapes, tf.size(sent) if length is None else length)
         return {"group_size": len(ranks), "group_key": group, "instance_key": instance}
 
 
@@ -210,6 +230,31 @@ class TensorFlowCommunicator(TensorFlowCollectives):
 def key_of(*parts: object) -> int:
     """A number for some names, positive and of 32 bits, which all ranks find alike."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4]) & MOST_KEY
+
+
+def shapes_of(tensors: Sequence[tf.Tensor], first_dim: int) -> int | tf.Tensor:
+    """A number for the shapes of tensors, which other shapes hardly have; known while tracing where these are.
+
+    Args:
+        tensors: of any shapes.
+        first_dim: before which dims may be of any length.
+    """
+    known, others = 0, []
+    for place, tensor in enumerate(tensors):
+        for dim, length in enumerate([] if tensor.shape.rank is None else tensor.shape):
+            factor = key_of("shape", place, dim)
+            if dim >= first_dim and length is not None:
+                known += factor * length
+            elif dim >= first_dim:
+                others.append(factor * tf.shape(tensor)[dim])
+    return sum_of(known, *others)
+
+
+def sum_of(*numbers: int | tf.Tensor) -> int | tf.Tensor:
+    """The sum of whole numbers in the 31 bits that keys have, an int where all are."""
+    known = sum(number for number in numbers if isinstance(number, int)) & MOST_KEY
+    others = [number for number in numbers if not isinstance(number, int)]
+    return tf.bitwise.bitwise_and(tf.add_n([tf.constant(known), *others]), MOST_KEY) if others else known
 
 
 def moved(tensor: tf.Tensor) -> tf.Tensor:

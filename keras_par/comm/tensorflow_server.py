@@ -107,7 +107,7 @@ class TensorFlowServer:
             before = ended
             if gone is not None and not self._has_left.is_set():
                 self._meeting.leave(gone)
-                return context().abort_collective_ops(tf.errors.UNAVAILABLE, f"rank {gone} has left the job")
+                return end_collectives(f"rank {gone} has left the job")
 
     def _first_to_end(self) -> int | None:
         """A rank whose process does not answer any more."""
@@ -162,6 +162,15 @@ def reserve(rank: int) -> int:
         _reserved = holder
         enable(rank, {rank: f"localhost:{holder.getsockname()[1]}"})
     return _reserved.getsockname()[1]
+
+
+def end_collectives(why: str) -> None:
+    """Has all collectives of this process fail, now and from now on.
+
+    Args:
+        why: what their errors say.
+    """
+    context().abort_collective_ops(tf.errors.UNAVAILABLE, why)
 
 
 def enable(rank: int, addresses: Mapping[int, str]) -> None:

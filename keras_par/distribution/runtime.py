@@ -347,6 +347,8 @@ def tell_before(hook):
         rank_heartbeat.current().fail()
         if isinstance(error, Exception):
             told = failures.explain(error)
+            if isinstance(told, failures.AgreedError):
+                return hook(type(told), told, traceback)
             if told is not error:
                 told.__cause__ = error
                 return hook(type(told), told, told.__traceback__)

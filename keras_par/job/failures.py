@@ -13,11 +13,14 @@ import tensorflow as tf
 
 from keras_par.base.addresses import own_addresses
 from keras_par.base.sentence import error_of
-from keras_par.comm import world
+from keras_par.comm import tensorflow_server, world
 from keras_par.comm.agreed import AgreedError as AgreedError
+from keras_par.comm.agreed import AgreedValueError
 from keras_par.comm.communicator import Communicator
 from keras_par.job import rank_heartbeat
 from keras_par.job.exchange import Exchange, ask
+from keras_par.job.step_clock import clock
+from keras_par.job.waits import Comparison, Wait, WaitWatch
 
 ALIKE_SECONDS = 2.0  # how long a failing rank waits to see whether every rank fails alike
 HEARD_SECONDS = 3.0  # how long it then stays, so that the others can ask what happened
@@ -42,6 +45,8 @@ class Known:
     is_alike: bool = True  # all failures have the same message
     left: list[int] = field(default_factory=list)  # the first ranks that have ended without a failure, in their order
     num_missing: int = 0  # ranks that are not about to leave
+    difference: str | None = None  # what ranks give otherwise to one collective, in a sentence
+    awaited: list[tuple[str, int]] = field(default_factory=list)  # in what a rank waits for all, by name and number
 
 
 class FailureBoard:
@@ -58,6 +63,7 @@ class FailureBoard:
         self._heard: set[int] = set()  # rank 0's: who has read that another has failed or left
         self._left: list[int] = []  # rank 0's: who has left without a failure, in the order of leaving
         self._done: set[int] = set()  # rank 0's: who is about to leave
+        self._waits = Comparison()  # rank 0's: what ranks wait in
         self._lock = threading.Lock()
         self._server: Exchange | None = None
         own = None
@@ -112,13 +118,24 @@ class FailureBoard:
             time.sleep(0.02)
 
     def wait_until_done(self) -> None:
-        """Returns once every rank has called it or rank 0 has left, at the latest after LEAVE_SECONDS."""
+        """Returns once every rank has called it or rank 0 has left, at the latest after LEAVE_SECONDS.
+
+        It returns, too, if a rank waits in a collective to which this one will not come.
+        """
         deadline = time.monotonic() + LEAVE_SECONDS
-        while self.tell(is_done=True).num_missing and time.monotonic() < deadline:
+        while (known := self.tell(is_done=True)).num_missing and time.monotonic() < deadline:
+            if not all(clock.has_come_to(*each) for each in known.awaited):
+                return
             time.sleep(max(0.02, self._size / ASKS_A_SECOND))
 
     def _note(
-        self, rank: int, round_: int, failure: str | None = None, is_done: bool = False, has_left: bool = False
+        self,
+        rank: int,
+        round_: int,
+        failure: str | None = None,
+        is_done: bool = False,
+        has_left: bool = False,
+        waits: list[Wait] | None = None,
     ) -> Known:
         """Takes in what a rank has told, and answers it."""
         with self._lock:
@@ -129,20 +146,32 @@ class FailureBoard:
                 self._left.append(rank)
             if is_done:
                 self._done.add(rank)
+            if waits is not None:
+                self._waits.note(rank, waits)
             if known or self._left:
                 self._heard.add(rank)
             first, left = list(islice(known.items(), MOST_TOLD)), self._left[:MOST_TOLD]
-            return Known(first, len(known), len(messages) < 2, left, self._size - len(self._done))
+            about = first, len(known), len(messages) < 2, left, self._size - len(self._done)
+            return Known(*about, self._waits.difference, self._waits.awaited)
 
 
 _board: FailureBoard | None = None
 
 
 def start(communicator: Communicator) -> None:
-    """Opens the board of a job with several ranks. Costs two all-gathers of a few bytes."""
+    """Opens the board of a job with several ranks. Costs two all-gathers of a few bytes.
+
+    Where TensorFlow connects them, they are told if they give other tensors to one collective.
+    """
     global _board
     if communicator.size > 1:
-        _board = FailureBoard(communicator)
+        _board = board = FailureBoard(communicator)
+        if communicator.engine == "tensorflow":
+
+            def tell(waits: list[Wait] | None) -> str | None:
+                return board.tell(**{} if waits is None else {"waits": waits}).difference
+
+            clock.waits = WaitWatch(communicator.size, clock.collectives, tell, tensorflow_server.end_collectives)
 
 
 def job() -> str | None:
@@ -154,11 +183,11 @@ def leave_together() -> None:
     """Tells the others that this rank ends. Costs no collective.
 
     Where ranks may be in collectives of a group, it waits for the others first, LEAVE_SECONDS at most: the first that
-    leaves ends all collectives.
+    leaves ends all collectives. A rank that has failed waits for nobody.
     """
     if _board is None or not world.is_started():
         return
-    if world.current().has_groups:
+    if world.current().has_groups and not rank_heartbeat.current().page.failed:
         _board.wait_until_done()
     if not _board.tell().count:
         _board.leave()
@@ -169,15 +198,18 @@ def explain(error: Exception) -> Exception:
 
     A rank with an error of its own reports it. If within ALIKE_SECONDS every rank has failed, all may go on and
     nothing else happens; otherwise this rank leaves the job, so that the others end at once instead of waiting
-    in a collective. A rank whose error only says that another one left gets a RuntimeError naming that rank.
+    in a collective. A rank whose error only says that another one left gets a RuntimeError naming that rank, or a
+    ValueError that names what ranks have given otherwise to one collective.
     Called again with an error it has seen, it returns it unchanged.
     """
     if _board is None or getattr(error, "_keras_par_told", False):
         return error
+    known = _board.tell() if is_consequence(error) else Known()
+    if known.difference is not None:
+        error = AgreedValueError(known.difference)
     tell_launcher(error, isinstance(error, AgreedError))
     told = error
     if is_consequence(error):
-        known = _board.tell()
         told = RuntimeError(name_culprit(known.first, known.left, _board._rank))
     elif not isinstance(error, AgreedError):
         known = _board.report(summary(error))

@@ -60,6 +60,7 @@ def create(engine: str | None, launched: launch_environment.Launch) -> Communica
         communicator = connected(launched)
     if heartbeat.is_watched:
         clock.watch()
+    clock.is_compared = communicator.engine == "tensorflow"
     return TimedCommunicator(communicator)
 
 

@@ -1,23 +1,28 @@
 """Tells from inside of steps, where Python cannot look, which phase and which collectives this rank is in."""
 
+import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_par.base.heartbeat_page import GRAPH_PHASES, Page, clipped
 from keras_par.comm.branches import seen
+from keras_par.comm.communicator import Communicator, Request
 from keras_par.comm.wrapped import WrappedCommunicator
 from keras_par.job import rank_heartbeat
 from keras_par.job.rank_heartbeat import STEP
+from keras_par.job.waits import MOST_WAITS, Call, Wait, WaitWatch, call_of, has_any_rows, scope_of, wait_in
 
 SAMPLE_SECONDS = 0.1
-MOST_NAMES = 255
+MOST_CALLS = 255
 MARK = "keras_par_mark"  # the name of operations that count
-BEGUN, DONE = 0, 1  # the counters of steps; two for each name of a collective follow
+BEGUN, DONE = 0, 1  # the counters of steps; those of each collective follow, and how many elements it has
+FIRST, EACH = 2, 3  # where that begins, and how many numbers there are of each
 DATA, FORWARD_BACKWARD, REDUCE = range(len(GRAPH_PHASES))
 
 
@@ -32,16 +37,30 @@ class StepClock:
 
     def __init__(self):
         self._counters: tf.Variable | None = None  # made late, since it makes TensorFlow take its devices
-        self._names: dict[str, int] = {}
-        self._given_up = np.zeros(2 + 2 * MOST_NAMES, np.int64)  # the counters when a step last failed
+        self._calls: dict[Call, int] = {}
+        self._given_up = np.zeros(FIRST + EACH * MOST_CALLS, np.int64)  # the counters when a step last failed
+        self._eager: dict[tuple[str, str], tuple[Request, Sequence[tf.Tensor]]] = {}  # under way outside of graphs
+        self._numbers: Counter[tuple[str, str]] = Counter()  # how many have begun there
+        self.waits: WaitWatch | None = None  # what tells other ranks, where the engine does not
+        self.is_compared = False  # other ranks want to know what this one waits in
         self._stopped = threading.Event()
         self._sampler: threading.Thread | None = None
 
-    def change(self, name: str, by: int, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """`tensors` in the graph being traced, behind which `by` more collectives of this name are under way."""
+    def change(self, call: Call, by: int, tensors: list[tf.Tensor], has_any_rows: bool = False) -> list[tf.Tensor]:
+        """`tensors` in the graph being traced, behind which `by` more of this collective are under way.
+
+        Args:
+            call: the collective.
+            by: 1 or -1.
+            tensors: that it is given, or its results.
+            has_any_rows: True if each rank may give others.
+        """
         heartbeat = rank_heartbeat.current()
-        if heartbeat.is_watched:
-            tensors = self.marked(tensors, self._counter(name) + (by < 0))
+        if heartbeat.is_watched or self.is_compared:
+            counter = self._counter(call)
+            if by > 0 and self.is_compared and call.num_elements is None and not has_any_rows:
+                tensors = noted(tensors, lambda: self._set(counter + 2, tensors))
+            tensors = self.marked(tensors, counter + (by < 0))
         if heartbeat.is_measured:
             note = functools.partial(heartbeat.add_collectives, by)
             tensors = noted(tensors, lambda: tf.numpy_function(note, [], tf.bool).op)
@@ -75,29 +94,81 @@ class StepClock:
         """`tensors` in the graph being traced, which adds 1 to a counter once they are there."""
         return noted(tensors, lambda: self._add(counter))
 
-    def _counter(self, name: str) -> int:
-        """The first of the two counters of a collective; names beyond MOST_NAMES share the last ones."""
-        if len(self._names) < MOST_NAMES:
-            self._names.setdefault(name, len(self._names))
-        return 2 + 2 * self._names.get(name, MOST_NAMES - 1)
+    def _counter(self, call: Call) -> int:
+        """The first of the counters of a collective; those beyond MOST_CALLS share the last ones."""
+        if len(self._calls) < MOST_CALLS:
+            self._calls.setdefault(call, len(self._calls))
+        return FIRST + EACH * self._calls.get(call, MOST_CALLS - 1)
 
-    def _add(self, counter: int) -> tf.Operation:
+    def _resource(self) -> tf.Tensor:
         if self._counters is None:
             with tf.init_scope(), tf.device("cpu"):
                 self._counters = tf.Variable(np.zeros_like(self._given_up), trainable=False)
+        return seen(self._counters.handle)
+
+    def _add(self, counter: int) -> tf.Operation:
         with tf.device("cpu"):
-            one = tf.constant(1, tf.int64)
-            resource = seen(self._counters.handle)
+            one, resource = tf.constant(1, tf.int64), self._resource()
             return tf.raw_ops.ResourceScatterAdd(resource=resource, indices=counter, updates=one, name=MARK)
+
+    def _set(self, place: int, tensors: Sequence[tf.Tensor]) -> tf.Operation:
+        """Notes how many elements tensors have."""
+        with tf.device("cpu"):
+            number, resource = tf.add_n([tf.size(tensor, tf.int64) for tensor in tensors]), self._resource()
+            return tf.raw_ops.ResourceScatterUpdate(resource=resource, indices=place, updates=number, name=MARK)
 
     def read(self) -> tuple[int, bool, list[str]]:
         """The sum of all counters, whether a step has its batch, and the names of the collectives under way."""
         if self._counters is None:
             return 0, False, []
         counters = self._counters.numpy()
+        begun, done = counters[FIRST::EACH], counters[FIRST + 1 :: EACH]
+        pending = dict.fromkeys(call.name for call, _ in self._under_way(counters))
+        has_batch = counters[BEGUN] - self._given_up[BEGUN] > counters[DONE] - self._given_up[DONE]
+        return int(counters[:FIRST].sum() + begun.sum() + done.sum()), bool(has_batch), list(pending)
+
+    def _under_way(self, counters: np.ndarray) -> list[tuple[Call, int]]:
+        """The collectives in graphs that are, and where their counters are."""
         since = (counters - self._given_up).tolist()
-        pending = [name for name, b, d in zip(tuple(self._names), since[2::2], since[3::2], strict=False) if b > d]
-        return int(counters.sum()), since[BEGUN] > since[DONE], pending
+        places = range(FIRST, len(since), EACH)
+        return [(call, i) for call, i in zip(tuple(self._calls), places, strict=False) if since[i] > since[i + 1]]
+
+    @contextlib.contextmanager
+    def eagerly(self, scope: str, request: Request, tensors: Sequence[tf.Tensor]) -> Iterator[None]:
+        """Notes that this rank is in a collective outside of graphs."""
+        key = scope, request.name
+        self._numbers[key] += 1
+        self._eager[key] = request, tensors
+        try:
+            yield
+        finally:
+            self._eager.pop(key, None)
+
+    def collectives(self) -> list[Wait]:
+        """What this rank is in, the same first ones on all ranks."""
+        counters = self._given_up if self._counters is None else self._counters.numpy()
+        numbers = self._all_numbers(counters)
+        found = []
+        for (scope, name), (request, tensors) in tuple(self._eager.items()):
+            call = call_of(scope, request, tensors)
+            found.append(wait_in(call, numbers[scope, name], call.num_elements))
+        for call, place in self._under_way(counters):
+            num_elements = call.num_elements or int(counters[place + 2]) or None
+            found.append(wait_in(call, numbers[call.scope, call.name], num_elements))
+        return sorted(found, key=lambda wait: (wait.scope, wait.name))[:MOST_WAITS]
+
+    def has_come_to(self, name: str, number: int) -> bool:
+        """True if this rank has been in a collective of all ranks so often."""
+        return (
+            self._all_numbers(self._given_up if self._counters is None else self._counters.numpy())["", name] >= number
+        )
+
+    def _all_numbers(self, counters: np.ndarray) -> Counter[tuple[str, str]]:
+        """How many collectives of each name have begun."""
+        numbers = self._numbers.copy()
+        for place, call in enumerate(tuple(self._calls)):
+            numbers[call.scope, call.name] += int(counters[FIRST + EACH * place])
+        return numbers
 
     def give_up(self) -> None:
         """Forgets what was under way in a step that has failed, and will never be done."""
@@ -113,6 +184,8 @@ class StepClock:
 
     def stop(self) -> None:
         """Looks into steps no more."""
+        if self.waits is not None:
+            self.waits.stop()
         if self._sampler is not None:
             self._stopped.set()
             self._sampler.join()
@@ -135,19 +208,33 @@ clock = StepClock()
 
 
 class TimedCommunicator(WrappedCommunicator):
-    """The job's communicator: passes every collective to `inner`, while the clock knows that this rank is in it."""
+    """The job's communicator: passes every collective to `inner`, while the clock knows that this rank is in it.
+
+    Args:
+        inner: of all ranks, or of a group.
+        size: number of all ranks, None if they are all.
+    """
+
+    def __init__(self, inner: Communicator, size: int | None = None):
+        super().__init__(inner)
+        self._size = inner.size if size is None else size
+        self._scope = scope_of(inner.ranks, self._size)
 
     def issue(self, request, tensors):
-        name = request.name
-        if tf.executing_eagerly():
-            with rank_heartbeat.current().collective(name):
-                return self.inner.issue(request, tensors)
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-        return clock.change(name, -1, self.inner.issue(request, clock.change(name, 1, tensors)))
+        if tf.executing_eagerly():
+            with rank_heartbeat.current().collective(request.name), clock.eagerly(self._scope, request, tensors):
+                return self.inner.issue(request, tensors)
+        call = call_of(self._scope, request, tensors)
+        given = clock.change(call, 1, tensors, has_any_rows(request))
+        return clock.change(call, -1, self.inner.issue(request, given))
 
     def all_gather_object(self, value, name):
         with rank_heartbeat.current().collective(name):  # which its messages are not called
             return super().all_gather_object(value, name)
+
+    def _wrapped(self, group):
+        return TimedCommunicator(group, self._size)
 
     def shutdown(self):
         clock.stop()
