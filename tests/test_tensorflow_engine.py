@@ -10,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_par.base.after_import import after_import
 from keras_par.base.rendezvous import RendezvousServer
 from keras_par.base.slots import slots
 from keras_par.comm import tensorflow_server
-from keras_par.job import device_names, meeting, rendezvous
+from keras_par.comm.tensorflow import shapes_of
+from keras_par.job import device_names, meeting, rendezvous, start_communication
 from keras_par.job.launch_environment import MeetingPoint
 from keras_par.launch import engines
 from keras_par.launch.engines import EngineError
@@ -102,6 +104,18 @@ def test_ranks_that_give_other_tensors_to_one_collective_are_told(case):
     assert "all ranks failed alike" in job.stderr
     sentence = rf"keras-par: in the collective 'mine' {DIFFERENCES[case]}: let all ranks make the same calls"
     assert re.search(sentence, job.last_panel), job.stderr
+
+
+def test_shapes_have_the_same_number_on_ranks_that_know_them_and_that_do_not():
+    shapes = [(2**20, 3), (), (1, 2, 70_000)]
+    tensors = [tf.zeros(shape, tf.int8) for shape in shapes]
+    for known in ([None, 3], [None, None], [2**20, None], None):
+        specs = [tf.TensorSpec(known), tf.TensorSpec([]), tf.TensorSpec([1, None, None])]
+        specs = [tf.TensorSpec(spec.shape, tf.int8) for spec in specs]
+        number = tf.function(lambda *each: shapes_of(each, 0), input_signature=specs)(*tensors)
+        assert int(number) == shapes_of(tensors, 0)
+    assert shapes_of(tensors[:1], 1) == shapes_of([tf.zeros([5, 3])], 1) != shapes_of([tf.zeros([5, 4])], 1)
+    assert len({shapes_of([tf.zeros(shape)], 0) for shape in [(6,), (2, 3), (3, 2), (1, 6), (6, 1)]}) == 5
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """Collectives by TensorFlow's own operations, which are in its wheel: nothing is built, ranks talk over gRPC."""
 
 import hashlib
+import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from keras_par.plan.layout import length_of
 
 MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)  # dtypes that all of the operations take
 GROUPS, MOST_KEY = 16, 0x7FFFFFFF  # keys of one set of ranks; the largest key
+MOST_DIMS = 32  # of a tensor whose dims are not known
 # What is reduced in a dtype that has room for it; others that cannot be sent TensorFlow refuses.
 WIDER = {tf.bfloat16: tf.float32, **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), tf.int32)}
 MERGES = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
@@ -241,12 +243,14 @@ def shapes_of(tensors: Sequence[tf.Tensor], first_dim: int) -> int | tf.Tensor:
     """
     known, others = 0, []
     for place, tensor in enumerate(tensors):
-        for dim, length in enumerate([] if tensor.shape.rank is None else tensor.shape):
-            factor = key_of("shape", place, dim)
-            if dim >= first_dim and length is not None:
-                known += factor * length
-            elif dim >= first_dim:
-                others.append(factor * tf.shape(tensor)[dim])
+        is_known = tensor.shape.rank is not None and tensor.shape[first_dim:].is_fully_defined()
+        dims = range(first_dim, tensor.shape.rank if is_known else MOST_DIMS)
+        factors = [key_of("shape", place, dim) for dim in dims]
+        if is_known:
+            known += sum(map(operator.mul, factors, tensor.shape[first_dim:]))
+        else:
+            lengths = tf.shape(tensor)[first_dim:]
+            others.append(tf.reduce_sum(lengths * tf.constant(factors)[: tf.size(lengths)]))
     return sum_of(known, *others)
 
 
