@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_par.comm import world
 from keras_par.comm.communicator import Request
 from keras_par.comm.solo import SoloCommunicator
+from keras_par.distribution import runtime
 from keras_par.job import failures, rank_heartbeat, step_clock, waits
 from keras_par.job.failures import FailureBoard
 from keras_par.job.step_clock import StepClock, TimedCommunicator
@@ -177,6 +178,17 @@ def test_a_rank_that_is_awaited_does_not_wait_at_its_end(board, monkeypatch):
     board.tell(rank=1, is_done=True)
     waiting.join(PATIENCE)
     assert not waiting.is_alive()
+
+
+def test_nobody_waits_at_its_end_for_ranks_that_have_shut_down(board, monkeypatch):
+    monkeypatch.setattr(failures, "_board", board)
+    failures.tell_done()
+    assert board.tell(rank=1).num_missing == 2  # this rank has not begun
+    monkeypatch.setattr(world, "_active", Two())
+    monkeypatch.setattr(Two, "engine", "gloo", raising=False)
+    monkeypatch.setattr(Two, "shutdown", lambda self: None, raising=False)
+    runtime.shutdown()
+    assert not world.is_started() and board.tell(rank=1, is_done=True).num_missing == 0
 
 
 def test_a_rank_that_has_failed_does_not_wait_at_its_end(board, monkeypatch):

@@ -98,6 +98,7 @@ def shutdown() -> None:
     """
     if world.is_started() and world.current().size > 1 and (call := CALLS[rank_heartbeat.current().page.call]):
         raise RuntimeError(f"keras-par: kp.shutdown() was called within {call}, where ranks wait: call it afterwards.")
+    failures.tell_done()
     world.stop()
 
 

@@ -193,6 +193,12 @@ def leave_together() -> None:
         _board.leave()
 
 
+def tell_done() -> None:
+    """Tells ranks that wait at their end for all others that this one needs them no more. Costs no collective."""
+    if _board is not None and world.is_started():
+        _board.tell(is_done=True)
+
+
 def explain(error: Exception) -> Exception:
     """Shares `error` with the other ranks and returns what this rank should raise.
 
