@@ -17,7 +17,7 @@ from keras_par.base.rendezvous import RendezvousServer
 from keras_par.base.slots import slots
 from keras_par.comm import tensorflow_server
 from keras_par.comm.tensorflow import shapes_of
-from keras_par.job import device_names, meeting, rendezvous, start_communication
+from keras_par.job import device_names, meeting, rendezvous
 from keras_par.job.launch_environment import MeetingPoint
 from keras_par.launch import engines
 from keras_par.launch.engines import EngineError
@@ -116,6 +116,14 @@ def test_shapes_have_the_same_number_on_ranks_that_know_them_and_that_do_not():
         assert int(number) == shapes_of(tensors, 0)
     assert shapes_of(tensors[:1], 1) == shapes_of([tf.zeros([5, 3])], 1) != shapes_of([tf.zeros([5, 4])], 1)
     assert len({shapes_of([tf.zeros(shape)], 0) for shape in [(6,), (2, 3), (3, 2), (1, 6), (6, 1)]}) == 5
+
+
+def test_what_would_be_lost_is_named_by_its_kind(monkeypatch):
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+    made = [tf.Variable(1.0, name="early"), table, tf.data.Dataset.range(3), table]
+    monkeypatch.setattr(tensorflow_server.gc, "get_objects", lambda: [*made, 1])
+    found = tensorflow_server.too_late()
+    assert found.startswith("keras-par: variable 'early:0', a lookup table, a dataset and 1 more came before kp.init()")
 
 
 @pytest.mark.long

@@ -19,7 +19,12 @@ PROXIES, NO_PROXY = (
 )  # of which gRPC takes one
 PAUSE_SECONDS, ASKS_A_SECOND = 1.0, 500  # from one look at other ranks to the next; of all ranks together
 HEALTH_SECONDS = 2.0  # that a rank has to answer; one that is only slow is there
-MOST_NAMED = 3  # variables that would be lost
+MOST_NAMED = 3  # variables and others that would be lost
+DATASETS = (tf.data.Dataset, tf.data.Iterator)
+TABLES = (
+    *(tf.lookup.StaticHashTable, tf.lookup.StaticVocabularyTable),
+    *(tf.lookup.experimental.MutableHashTable, tf.lookup.experimental.DenseHashTable),
+)
 
 
 class Meeting(Protocol):
@@ -60,8 +65,8 @@ class TensorFlowServer:
             refusal: why this rank cannot take part, which all ranks raise.
 
         Raises:
-            RuntimeError: on one of the ranks there are variables or datasets already, or the server does not start; or
-                not all ranks come.
+            RuntimeError: on one of the ranks there are variables, datasets or tables already, or the server does not
+                start; or not all ranks come.
         """
         port, why = self._start() if refusal is None else (0, refusal)
         addresses = meeting.gather("address", f"{address}:{port}", why)
@@ -220,11 +225,14 @@ def without_warning() -> Iterator[None]:
 def too_late() -> str | None:
     """Why this process's devices cannot be named anew, None if they can: numbers live on, whatever their device."""
     gc.collect()
-    kinds = (tf.Variable, tf.data.Dataset, tf.data.Iterator)
-    found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+    found = [each for each in gc.get_objects() if issubclass(type(each), (tf.Variable, *DATASETS, *TABLES))]
     if not found:
         return None
-    names = [f"variable '{each.name}'" if isinstance(each, tf.Variable) else "a dataset" for each in found]
+    others = ["a lookup table" if isinstance(each, TABLES) else "a dataset" for each in found]
+    names = [
+        f"variable '{each.name}'" if isinstance(each, tf.Variable) else other
+        for each, other in zip(found, others, strict=True)
+    ]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return (
         f"keras-par: {', '.join(names[:MOST_NAMED])}{more} came before kp.init(), and TensorFlow's own collectives "
