@@ -227,6 +227,20 @@ def count_collectives(name: str, eagerly: bool = False, **options) -> dict:
     }
 
 
+def broadcast_state() -> dict:
+    """Messages in which nine variables of 4 MiB are sent, and what a rank then has."""
+    import tensorflow as tf
+
+    import keras_par as kp
+    from keras_par.comm import world
+    from keras_par.comm.counted import CountedCommunicator
+
+    communicator = CountedCommunicator(world.current())
+    variables = [tf.Variable(tf.fill([2**20], float(kp.rank() + i))) for i in range(9)]
+    kp.broadcast_variables(variables, communicator=communicator)
+    return {"bytes": [call.num_bytes for call in communicator.calls], "values": [float(v[-1]) for v in variables]}
+
+
 def kinds_of_sums() -> list[str]:
     """The types of the collective operations in the graph of a sum."""
     import tensorflow as tf

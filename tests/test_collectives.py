@@ -6,6 +6,11 @@ import pytest
 from tests import tasks
 
 
+def test_state_is_sent_in_messages_of_which_copies_fit_into_memory(ranks):
+    for sent in ranks(2).run(tasks.broadcast_state):
+        assert sent == {"bytes": [2**24, 2**24, 2**22], "values": [float(i) for i in range(9)]}
+
+
 def test_a_step_costs_one_all_reduce_of_the_gradients(ranks):
     for counted in ranks(2).run(tasks.count_collectives, name="adam"):
         assert set(counted["step"]) == {("all_reduce", counted["num_parameters"] * 4)}

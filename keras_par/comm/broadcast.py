@@ -9,7 +9,7 @@ from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.buckets import fill_buckets
 
-MESSAGE_BYTES = 64 * 2**20
+MESSAGE_BYTES = 16 * 2**20  # of which a rank holds several copies meanwhile, up to ten over gRPC
 
 
 def broadcast_variables(variables: Iterable, root_rank: int = 0, communicator: Communicator | None = None) -> None:
@@ -33,7 +33,7 @@ def broadcast_variables(variables: Iterable, root_rank: int = 0, communicator: C
     Raises:
         RuntimeError: `kp.init()` was not called.
 
-    Costs one broadcast for each 64 MiB.
+    Costs one broadcast for each 16 MiB.
     """
     communicator = communicator or world.current()
     variables = list(variables)

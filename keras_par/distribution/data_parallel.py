@@ -64,7 +64,7 @@ class DataParallel(keras.distribution.DataParallel):
             `reduce_by` insists on, or the mesh does not cover all ranks. Later, before the first step, if a pattern of
             `recompute` matches no layer.
 
-    Costs one all-reduce for each `fusion_mb` of gradients in an update, and one broadcast for each 64 MiB of state when
+    Costs one all-reduce for each `fusion_mb` of gradients in an update, and one broadcast for each 16 MiB of state when
     `fit` begins; creating it with `zero=3` two all-gathers of some kilobytes. See docs/exactness.md for what else is
     sent.
     """

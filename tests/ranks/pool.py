@@ -24,6 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RENEWED_AFTER = 450  # tasks, of each of which TensorFlow keeps graphs and memory
 TEST = "PYTEST_CURRENT_TEST"  # pytest's
 HANGS = "did not return on all"  # how an error begins
+ENGINES = {"ranks": "Horovod over MPI", "tensorflow": "TensorFlow over gRPC"}  # in sentences, by kind of pool
 # Of programs that use what `tests/lean` takes away.
 WITH_EXTRAS = {"PYTHONPATH": str(REPOSITORY)}
 # Of programs that find no Horovod.
@@ -103,6 +104,7 @@ class RankPool:
         variables: Mapping[str, str] = MappingProxyType({}),
     ):
         self.size, self.kind, self._renewed_after, self._variables = size, kind, renewed_after, variables
+        self.engine = ENGINES.get(kind)
         self.num_tasks = 0
         self._begun: Begun | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="kp-test-"))

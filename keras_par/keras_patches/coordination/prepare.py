@@ -37,7 +37,7 @@ def prepare(model: keras.Model, binding: Binding, element_spec, only_predict: bo
         element_spec: the type of a batch, with or without its row counts.
         only_predict: True if the batch has no targets, so that losses and metrics cannot be built from it.
 
-    Costs two all-gathers of the variables' names, one all-reduce, and one broadcast for each 64 MB of state.
+    Costs two all-gathers of the variables' names, one all-reduce, and one broadcast for each 16 MiB of state.
 
     Raises:
         ValueError: on every rank, if the models differ in a name, a shape, a dtype or a layout, or a layout map has
@@ -194,7 +194,7 @@ def take_state_of_rank_0(binding: Binding, variables: list[keras.Variable], whol
         variables: the same on every rank.
         whole: True if what rank 0 has accumulated, as from a file, is of all ranks, so that the others begin at zero.
 
-    Costs one broadcast for each 64 MB.
+    Costs one broadcast for each 16 MiB.
     """
     own = [variable for variable in variables if not is_partial(variable)]
     broadcast_variables([v for v in own if not is_sharded(v)], communicator=binding.communicator)

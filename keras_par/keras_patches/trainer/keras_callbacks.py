@@ -89,7 +89,7 @@ def saves_once(original):
 def restore_together(original):
     """Restores rank 0's backup on all ranks, of which the others look at no file.
 
-    Costs two all-gathers of a few bytes, and one broadcast for each 64 MB of state; of a model that is divided, see
+    Costs two all-gathers of a few bytes, and one broadcast for each 16 MiB of state; of a model that is divided, see
     `model_files.together`.
     """
 
