@@ -99,6 +99,16 @@ def look_at_broken(breach: str) -> list[str]:
     return breaches(Broken(world.current(), breach), f"broken.{breach}")
 
 
+def use_a_name_again() -> list:
+    """What collectives of several kinds, roots and dtypes give that have one name and length."""
+    communicator, found = world.current(), []
+    for dtype in (tf.float32, tf.float64, tf.int32):
+        own = tf.constant([1 + communicator.rank, 5], dtype)
+        found += [communicator.all_reduce([own], "again")[0], communicator.all_gather_equal([own], "again")[0]]
+        found += [communicator.broadcast([own], "again", root)[0] for root in range(communicator.size)]
+    return [(each.dtype.name, each.numpy().tolist()) for each in found]
+
+
 def reduce_other_dtypes() -> dict:
     """Sums in dtypes that TensorFlow's collectives do not know, the gradient of bfloat16, and what is refused."""
     communicator = world.current()

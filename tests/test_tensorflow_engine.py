@@ -56,6 +56,12 @@ def test_the_contract_is_kept(size, kind, ranks_of_tensorflow):
     assert ("engine" in results[0]["routes"]) and (kind != "engine" or results[0]["routes"] == ["engine"])
 
 
+def test_a_name_may_be_another_collectives_of_another_dtype(ranks_of_tensorflow):
+    values = [[3, 10], [1, 5, 2, 5], [1, 5], [2, 5]]
+    expected = [(dtype, value) for dtype in ("float32", "float64", "int32") for value in values]
+    assert ranks_of_tensorflow(2).run(communicator_tasks.use_a_name_again) == [expected] * 2
+
+
 def test_dtypes_that_its_sums_do_not_know_are_widened_or_refused(ranks_of_tensorflow):
     results = ranks_of_tensorflow(2).run(communicator_tasks.reduce_other_dtypes)
     sums = {name: (name, [2, 5]) for name in ("int8", "uint8", "int16", "uint16")}
