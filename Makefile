@@ -104,9 +104,11 @@ branches: setup
 	KERAS_PAR_TEST_DURATIONS=$(DURATIONS) $(MAKE) --keep-going test test-long BUDGET=10000
 	python -m tests.branches $(BRANCHES) $(DURATIONS)
 
-# Exactness, inputs, checkpoints, ZeRO and meshes, with ranks that TensorFlow connects.
+# Exactness, inputs, checkpoints, ZeRO, meshes, loops and callbacks, with ranks that TensorFlow connects.
 ON_ANY_ENGINE := $(addprefix tests/test_, one_process.py exactness.py communicators.py inputs.py zero.py model_parallel.py \
-	sharded_checkpoint.py resume.py small_batches.py steps.py metrics.py random.py reduce_by.py)
+	sharded_checkpoint.py resume.py small_batches.py steps.py metrics.py random.py reduce_by.py \
+	collectives.py by_hand.py ops.py tables.py parted.py recompute.py kept.py model_files.py callback_memory.py callbacks.py \
+	stock_callbacks.py)
 test-all: check browser
 	$(PYTEST) -m "not cluster and not gpu"
 	KERAS_PAR_TEST_RANKS=tensorflow $(PYTEST) -m "not slow and not cluster and not gpu" $(ON_ANY_ENGINE)

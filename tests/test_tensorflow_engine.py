@@ -21,7 +21,7 @@ from keras_par.job import device_names, meeting, rendezvous
 from keras_par.job.launch_environment import MeetingPoint
 from keras_par.launch import engines
 from keras_par.launch.engines import EngineError
-from tests import communicator_tasks, trainings
+from tests import communicator_tasks, test_ops, trainings
 from tests.covering import fewest
 from tests.jobs import start, write_script
 from tests.launcher import program, run
@@ -60,6 +60,10 @@ def test_a_name_may_be_another_collectives_of_another_dtype(ranks_of_tensorflow)
     values = [[3, 10], [1, 5, 2, 5], [1, 5], [2, 5]]
     expected = [(dtype, value) for dtype in ("float32", "float64", "int32") for value in values]
     assert ranks_of_tensorflow(2).run(communicator_tasks.use_a_name_again) == [expected] * 2
+
+
+def test_users_collectives_have_gradients(ranks_of_tensorflow):
+    test_ops.test_collectives_and_their_gradients_are_those_of_all_ranks(2, ranks_of_tensorflow)
 
 
 def test_dtypes_that_its_sums_do_not_know_are_widened_or_refused(ranks_of_tensorflow):

@@ -74,6 +74,8 @@ class TensorFlowCollectives(Communicator):
         if not tf.executing_eagerly():
             with tf.device(self._device):
                 return self._issue(request, tensors)
+        if kind != "all_reduce" or op not in ("sum", "mean"):  # others have no gradient, which a tape would ask for
+            tensors = [tf.stop_gradient(tensor) for tensor in tensors]
         return self._traced_for(request, tensors)(*tensors)
 
     def _traced_for(self, request: Request, tensors: Sequence[tf.Tensor]) -> Callable:
