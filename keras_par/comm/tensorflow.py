@@ -185,8 +185,9 @@ class TensorFlowCollectives(Communicator):
     def _about(self, ranks: tuple[int, ...], key: Key, sent: tf.Tensor) -> dict:
         """By what TensorFlow knows the ranks and the collective, the same on all of them.
 
-        It remembers the length of each instance of a group, so that another length is another instance. There are more
-        groups than sets of ranks, so that no two of many collectives are likely to have one number.
+        It remembers the kind, root, dtype and length of each instance of a group, so that another one of these is
+        another instance. There are more groups than sets of ranks, so that no two of many collectives are likely to
+        have one number.
         """
         number = key_of(key.name, *ranks)
         group = key_of("ranks", *ranks, number % GROUPS)
