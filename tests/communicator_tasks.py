@@ -3,10 +3,9 @@
 import tensorflow as tf
 
 from keras_par.comm import world
-from keras_par.comm.communicator import COLLECTIVES
+from keras_par.comm.communicator import COLLECTIVES, SoloCommunicator
 from keras_par.comm.counted import CountedCommunicator
 from keras_par.comm.planned import PlannedCommunicator
-from keras_par.comm.solo import SoloCommunicator
 from keras_par.comm.two_levels import TwoLevelCommunicator
 from keras_par.comm.wrapped import WrappedCommunicator
 from keras_par.job import rank_heartbeat

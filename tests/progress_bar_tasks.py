@@ -142,7 +142,7 @@ def order_of_clocks() -> dict:
     """Which clock readings of two collectives wait for which, in a traced function, and how often each is read."""
     import tensorflow as tf
 
-    from keras_par.comm.solo import SoloCommunicator
+    from keras_par.comm.communicator import SoloCommunicator
     from keras_par.job import rank_heartbeat
     from keras_par.job.step_clock import TimedCommunicator
 

@@ -64,6 +64,16 @@ def distance(found: np.ndarray, expected: np.ndarray) -> float:
     return np.max(np.abs(found - expected), initial=0) / (largest or 1)
 
 
+@pytest.mark.long
+def test_rank_0_may_save_adapters_that_are_whole_on_each_rank(tmp_path, ranks):
+    found = ranks(2).run(tasks.adapters, divided=None, folder=tmp_path, rank_0_only=True)
+    assert [each["size"] for each in found] == [2, 2]
+    saved = [value for name, value in contents(tmp_path).items() if "lora_kernel" in name]
+    assert len(saved) == len(found[0]["trained"])
+    for value in saved:
+        assert any(np.array_equal(value, trained) for trained in found[0]["trained"])
+
+
 def contents(folder) -> dict[str, np.ndarray]:
     """The arrays of all HDF5 files."""
     found = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from keras_par.base.cache import cache_folder
+from keras_par.base.environment import cache_folder
 from keras_par.launch import build_environment, cli, install_horovod
 from keras_par.launch.install_horovod import BuildKey, InstallError
 

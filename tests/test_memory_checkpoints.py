@@ -19,7 +19,7 @@ from keras_par.checkpoint.manifest import File, Manifest
 from keras_par.checkpoint.memory import Memory, partners
 from keras_par.checkpoint.rescue import Held, choice
 from keras_par.checkpoint.writer import Writer
-from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.communicator import SoloCommunicator
 from tests import worlds
 from tests.launcher import Job, of_kind, program, run
 from tests.present import present

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_par.comm import world
-from keras_par.comm.communicator import Request
-from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.communicator import Request, SoloCommunicator
 from keras_par.distribution import runtime
 from keras_par.job import failures, rank_heartbeat, step_clock, waits
 from keras_par.job.failures import FailureBoard
@@ -18,8 +17,8 @@ from keras_par.job.waits import Comparison, Wait, WaitWatch
 from tests.patience import PATIENCE, comes_to_be
 
 
-def wait(*given, kind="all_reduce", name="x", number=1, scope="", **more) -> Wait:
-    call = waits.call_of(scope, Request(kind, name, **more), given)
+def wait(*given, kind="all_reduce", name="x", number=1, group="", **more) -> Wait:
+    call = waits.call_of(group, Request(kind, name, **more), given)
     return waits.wait_in(call, number, call.num_elements)
 
 
@@ -66,7 +65,7 @@ ALIKE = {
     "the same": (wait(F3, F4), wait(F3, F4)),
     "other rows": (wait(F3, kind="all_gather"), wait(F4, kind="all_gather")),
     "another name": (wait(F3), wait(F4, name="y")),
-    "another group": (wait(F3, scope="a"), wait(F4, scope="b")),
+    "another group": (wait(F3, group="a"), wait(F4, group="b")),
     "another time": (wait(F3), wait(F4, number=2)),
     "an earlier time": (wait(F3, number=2), wait(F4)),
     "a length that is not known": (wait(F3), wait(F4)._replace(tensors=[("float32", (None,))], num_elements=None)),
@@ -83,9 +82,9 @@ def test_other_collectives_are_not_compared(here, there):
 
 def test_what_is_awaited_of_all_is_known_until_that_is_over():
     comparison = Comparison()
-    comparison.note(2, [wait(F3, scope="a")])
+    comparison.note(2, [wait(F3, group="a")])
     assert comparison.awaited == []
-    comparison.note(1, [wait(F3, number=4), wait(F3, scope="a")])
+    comparison.note(1, [wait(F3, number=4), wait(F3, group="a")])
     assert comparison.awaited == [("x", 4)]
     comparison.note(1, [])
     assert comparison.awaited == []

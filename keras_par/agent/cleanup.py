@@ -38,6 +38,7 @@ def started() -> list[psutil.Process]:
     """All that this process and its children have started, but for what compiles a library for later jobs."""
     children = psutil.Process().children(recursive=True)
     compiling = {session_of(child) for child in children if is_called(child, COMPILATION)}
+    compiling -= {os.getsid(0), *(child.pid for child in psutil.Process().children())}  # where ranks compile at once
     return [child for child in children if session_of(child) not in compiling]
 
 

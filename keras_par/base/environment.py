@@ -1,6 +1,8 @@
 """Reads variables of the environment and other words that anybody may have set to anything."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 DIGITS = 9  # of the longest number
 
@@ -25,3 +27,13 @@ def number(environ: Mapping[str, str], name: str, lowest: int, highest: int | No
         span = f"of at least {lowest}" if highest is None else f"from {lowest} to {highest}"
         raise RuntimeError(f"keras-par: {name}={text[:40]!r} is no whole number {span}: {advice}.")
     return value
+
+
+def cache_folder() -> Path:
+    """Where what was built for this machine is kept between environments.
+
+    KERAS_PAR_CACHE, else keras-par/wheels in the user's cache folder (XDG_CACHE_HOME, ~/.cache).
+    """
+    if "KERAS_PAR_CACHE" in os.environ:
+        return Path(os.environ["KERAS_PAR_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keras-par" / "wheels"

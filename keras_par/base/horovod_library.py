@@ -1,4 +1,4 @@
-"""Finds the Horovod that is installed, without loading it, so that all rooms mean the same by it."""
+"""Finds the Horovod that is installed, without loading it, so that the launcher and the ranks mean the same by it."""
 
 import importlib.util
 from importlib.machinery import PathFinder

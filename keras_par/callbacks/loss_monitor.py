@@ -6,9 +6,8 @@ import tensorflow as tf
 
 from keras_par.callbacks.callback import Callback
 from keras_par.comm import world
-from keras_par.comm.agreement import AgreedRuntimeError
-from keras_par.comm.communicator import Communicator
-from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.agreed import AgreedRuntimeError
+from keras_par.comm.communicator import Communicator, SoloCommunicator
 from keras_par.keras_patches.coordination import fit_call as runs
 from keras_par.keras_patches.step import latest_loss
 from keras_par.keras_patches.step.metrics import combined

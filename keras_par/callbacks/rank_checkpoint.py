@@ -21,8 +21,7 @@ from keras_par.checkpoint.manifest import Manifest
 from keras_par.checkpoint.memory import Memory
 from keras_par.checkpoint.writer import Writer
 from keras_par.comm import world
-from keras_par.comm.agreement import gather_or_raise
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.distribution.runtime import init
 from keras_par.keras_patches.inputs.arrays import global_seed
 from keras_par.keras_patches.trainer import epoch_iterator as epochs

@@ -9,8 +9,7 @@ import numpy as np
 
 from keras_par.checkpoint.files import as_dtype
 from keras_par.checkpoint.reader import Reader
-from keras_par.comm.agreement import gather_or_raise
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.keras_patches.trainer import callback_state
 
 PREFIX = "callbacks/"

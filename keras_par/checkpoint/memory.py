@@ -14,8 +14,7 @@ from keras_par.base import host_memory
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import whole
 from keras_par.checkpoint.manifest import File, Manifest
-from keras_par.comm.agreement import gather_or_raise
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.comm.horovod import may_have_groups
 from keras_par.comm.segments import host
 

@@ -15,8 +15,7 @@ from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import whole
 from keras_par.checkpoint.manifest import CheckpointError, File
 from keras_par.checkpoint.memory import folder_for
-from keras_par.comm.agreement import gather_or_raise
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, gather_or_raise
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from keras_par.checkpoint.load import build_optimizers
 from keras_par.checkpoint.manifest import CheckpointError
 from keras_par.checkpoint.reader import Reader
 from keras_par.checkpoint.rescue import rescue
-from keras_par.comm.agreement import gather_or_raise
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.keras_patches.coordination.prepare import build
 from keras_par.keras_patches.inputs.arrays import global_seed
 from keras_par.keras_patches.inputs.input import Position

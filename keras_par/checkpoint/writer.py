@@ -13,8 +13,7 @@ from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import write_arrays
 from keras_par.checkpoint.manifest import File, Manifest
-from keras_par.comm.agreement import gather_or_raise
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.job import rank_heartbeat
 
 

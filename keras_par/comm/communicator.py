@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from keras_par.base.json_values import plain
-from keras_par.comm.agreed import require_one_place
+from keras_par.comm.agreed import AgreedValueError, require_one_place
 from keras_par.plan.options import ReduceBy
 
 ReduceOp = Literal["sum", "mean", "min", "max"]
@@ -216,3 +216,45 @@ def cast_to_send(
 def label_of(data: bytes) -> bytes:
     """What tells data from other data, and how long it is, in LABEL_BYTES."""
     return hashlib.sha256(data).digest()[:DIGEST_BYTES] + len(data).to_bytes(LABEL_BYTES - DIGEST_BYTES)
+
+
+class SoloCommunicator(Communicator):
+    """One rank, that of a job of one process; every collective is the identity."""
+
+    engine = "solo"
+    ranks = (0,)
+    rank = local_rank = 0
+    size = local_size = 1
+
+    def issue(self, request, tensors):
+        return list(tensors)
+
+    def group(self, groups):
+        return self
+
+    def shutdown(self):
+        pass
+
+
+def gather_or_raise(communicator: Communicator, name: str, value: Any, complaint: str | None) -> list[Any]:
+    """All ranks' `value`s, unless one has a complaint: then every rank raises the first one.
+
+    Args:
+        communicator: who is asked.
+        name: the collective's name.
+        value: anything JSON can carry.
+        complaint: one sentence about what is wrong on this rank, or None.
+
+    Raises:
+        AgreedValueError: on every rank, with the complaint of the lowest rank that has one. Where not all ranks
+            have it, it names that rank.
+
+    Costs two all-gathers of a few bytes.
+    """
+    answers = communicator.all_gather_object([value, complaint], name)
+    complaints = [answer[1] for answer in answers]
+    first = next((rank for rank, text in enumerate(complaints) if text), None)
+    if first is not None:
+        where = "" if all(complaints) else f" (on rank {first})"
+        raise AgreedValueError(f"keras-par: {complaints[first]}{where}")
+    return [answer[0] for answer in answers]

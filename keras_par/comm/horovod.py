@@ -8,10 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.base.addresses import require_own_address
-from keras_par.comm.agreement import AgreedRuntimeError
-from keras_par.comm.communicator import COLLECTIVES, Communicator, Request, cast_to_send
+from keras_par.comm.agreed import AgreedRuntimeError
+from keras_par.comm.communicator import COLLECTIVES, Communicator, Request, SoloCommunicator, cast_to_send
 from keras_par.comm.fusion import sum_as_bfloat16
-from keras_par.comm.solo import SoloCommunicator
 
 
 def load(engine: str):

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_par.comm.communicator import COLLECTIVES, Communicator, Request, cast_to_send
+from keras_par.comm.communicator import COLLECTIVES, Communicator, Request, SoloCommunicator, cast_to_send
 from keras_par.comm.differentiable import with_gradient
 from keras_par.comm.fusion import fused, separated, sum_as_bfloat16
-from keras_par.comm.solo import SoloCommunicator
 from keras_par.comm.tensorflow_server import TensorFlowServer, task
 from keras_par.plan.layout import length_of
 

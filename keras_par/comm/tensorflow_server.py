@@ -13,10 +13,8 @@ import tensorflow as tf
 from tensorflow.python.eager.context import context
 
 JOB, REUSE_PORT = "worker", "TF_GRPC_REUSE_PORT"
-PROXIES, NO_PROXY = (
-    ("grpc_proxy", "https_proxy", "http_proxy"),
-    ("no_grpc_proxy", "no_proxy"),
-)  # of which gRPC takes one
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # of which gRPC takes the first that is set
+NO_PROXY = ("no_grpc_proxy", "no_proxy")  # the same
 PAUSE_SECONDS, ASKS_A_SECOND = 1.0, 500  # from one look at other ranks to the next; of all ranks together
 HEALTH_SECONDS = 2.0  # that a rank has to answer; one that is only slow is there
 MOST_NAMED = 3  # variables and others that would be lost

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from keras_par.base.sentence import error_of
 from keras_par.comm import world
-from keras_par.comm.agreement import AgreedValueError, gather_or_raise
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.agreed import AgreedValueError
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.data.shard import sharding_of
 from keras_par.keras_patches.inputs.own_shares import Sharding, mark
 from keras_par.plan.fingerprint import first_unequal

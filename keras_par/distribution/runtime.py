@@ -16,8 +16,8 @@ import tensorflow as tf
 from keras_par.base import rank_variables
 from keras_par.base.heartbeat_page import CALLS
 from keras_par.comm import world
-from keras_par.comm.agreement import AgreedValueError, gather_or_raise
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.agreed import AgreedValueError
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.distribution.seeds import Seed, share
 from keras_par.job import failures, rank_heartbeat
 from keras_par.job.start_communication import start

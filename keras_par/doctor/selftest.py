@@ -17,6 +17,7 @@ from keras_par.doctor.installed import Installed, describe_end, job_environment
 PROGRAM = ("-m", "keras_par.job.selftest")
 RANK_SECONDS = 30  # for each rank: 5 s of work where it has a core, more where ranks share cores or a slow disk
 ENDING_SECONDS = 60  # for the launcher to end all ranks
+COMPILE_SECONDS = 120  # which takes some seconds
 NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages")  # TensorFlow's
 
 
@@ -49,7 +50,7 @@ class Outcome:
 def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Outcome:
     """Runs the self-test with `ranks` ranks on this host and `cycle_time` milliseconds for HOROVOD_CYCLE_TIME."""
     folder = Path(tempfile.mkdtemp(prefix="keras-par-doctor-"))
-    compiling = subprocess.run([sys.executable, "-P", "-m", "keras_par.comm.native"], capture_output=True, text=True)
+    why_not = compile_library()
     begin = time.monotonic()
     options = ["-np", str(ranks), "--engine", engine, "--log-dir", str(folder / "log")]
     command = [sys.executable, "-P", "-m", "keras_par.launch", *options, *PROGRAM, str(folder)]
@@ -67,10 +68,19 @@ def run(engine: str, installed: Installed, ranks: int, cycle_time: float) -> Out
         facts[f"{kind}sums_right"] = all(each.get(f"{kind}sums", False) for each in records)
         facts[f"{kind}messages"] = [speed(message) for message in records[0].get(f"{kind}messages", [])]
     why = records[0].get("no_shared_memory")
-    if why and "not compiled yet" in why and compiling.stderr:  # a later job would know why
-        why = compiling.stderr.strip().splitlines()[-1].removeprefix("keras-par: ").rstrip(".")
-    facts |= {"problem": problem, "no_shared_memory": why}
+    facts |= {"problem": problem, "no_shared_memory": why and (why_not or why)}
     return Outcome(engine, ranks, cycle_time, round(time.monotonic() - begin, 1), **facts)
+
+
+def compile_library() -> str | None:
+    """Compiles the library of shared memory where it is not there yet; what is said if that cannot be done."""
+    try:
+        command = [sys.executable, "-P", "-m", "keras_par.comm.native"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"the compiler had not ended after {COMPILE_SECONDS} s"
+    said = done.stderr.strip().splitlines()
+    return said[-1].removeprefix("keras-par: ").rstrip(".") if done.returncode and said else None
 
 
 def watch(command: list[str], variables: dict[str, str], folder: Path, seconds: float) -> tuple[int | None, str]:

@@ -46,7 +46,7 @@ class Known:
     left: list[int] = field(default_factory=list)  # the first ranks that have ended without a failure, in their order
     num_missing: int = 0  # ranks that are not about to leave
     difference: str | None = None  # what ranks give otherwise to one collective, in a sentence
-    awaited: list[tuple[str, int]] = field(default_factory=list)  # in what a rank waits for all, by name and number
+    awaited: list[tuple[str, int]] = field(default_factory=list)  # in what ranks wait for all, by name and number
 
 
 class FailureBoard:

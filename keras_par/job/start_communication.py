@@ -8,10 +8,9 @@ import tensorflow as tf
 from keras_par.base import rank_variables
 from keras_par.base.addresses import HERE, address_of
 from keras_par.comm import world
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, SoloCommunicator
 from keras_par.comm.horovod import HorovodCommunicator
 from keras_par.comm.routes import shared
-from keras_par.comm.solo import SoloCommunicator
 from keras_par.comm.tensorflow import TensorFlowCommunicator
 from keras_par.job import gpu, launch_environment, rank_heartbeat, rendezvous
 from keras_par.job.meeting import RendezvousMeeting

@@ -16,10 +16,11 @@ from keras_par.comm.communicator import Communicator, Request
 from keras_par.comm.wrapped import WrappedCommunicator
 from keras_par.job import rank_heartbeat
 from keras_par.job.rank_heartbeat import STEP
-from keras_par.job.waits import MOST_WAITS, Call, Wait, WaitWatch, call_of, has_any_rows, scope_of, wait_in
+from keras_par.job.waits import MOST_WAITS, Call, Wait, WaitWatch, call_of, group_of, has_any_rows, wait_in
 
 SAMPLE_SECONDS = 0.1
-MOST_CALLS = 255
+MOST_CALLS = 1023
+MORE = "one of more collectives than are told apart"
 MARK = "keras_par_mark"  # the name of operations that count
 BEGUN, DONE = 0, 1  # the counters of steps; those of each collective follow, and how many elements it has
 FIRST, EACH = 2, 3  # where that begins, and how many numbers there are of each
@@ -38,7 +39,7 @@ class StepClock:
     def __init__(self):
         self._counters: tf.Variable | None = None  # made late, since it makes TensorFlow take its devices
         self._calls: dict[Call, int] = {}
-        self._given_up = np.zeros(FIRST + EACH * MOST_CALLS, np.int64)  # the counters when a step last failed
+        self._given_up = np.zeros(FIRST + EACH * (MOST_CALLS + 1), np.int64)  # the counters when a step last failed
         self._eager: dict[tuple[str, str], tuple[Request, Sequence[tf.Tensor]]] = {}  # under way outside of graphs
         self._numbers: Counter[tuple[str, str]] = Counter()  # how many have begun there
         self.waits: WaitWatch | None = None  # what tells other ranks, where the engine does not
@@ -95,10 +96,10 @@ class StepClock:
         return noted(tensors, lambda: self._add(counter))
 
     def _counter(self, call: Call) -> int:
-        """The first of the counters of a collective; those beyond MOST_CALLS share the last ones."""
+        """The first of the counters of a collective; those beyond MOST_CALLS share the last ones, and are no one's."""
         if len(self._calls) < MOST_CALLS:
             self._calls.setdefault(call, len(self._calls))
-        return FIRST + EACH * self._calls.get(call, MOST_CALLS - 1)
+        return FIRST + EACH * self._calls.get(call, MOST_CALLS)
 
     def _resource(self) -> tf.Tensor:
         if self._counters is None:
@@ -124,6 +125,9 @@ class StepClock:
         counters = self._counters.numpy()
         begun, done = counters[FIRST::EACH], counters[FIRST + 1 :: EACH]
         pending = dict.fromkeys(call.name for call, _ in self._under_way(counters))
+        rest = FIRST + EACH * MOST_CALLS
+        if counters[rest] - self._given_up[rest] > counters[rest + 1] - self._given_up[rest + 1]:
+            pending[MORE] = None
         has_batch = counters[BEGUN] - self._given_up[BEGUN] > counters[DONE] - self._given_up[DONE]
         return int(counters[:FIRST].sum() + begun.sum() + done.sum()), bool(has_batch), list(pending)
 
@@ -134,9 +138,9 @@ class StepClock:
         return [(call, i) for call, i in zip(tuple(self._calls), places, strict=False) if since[i] > since[i + 1]]
 
     @contextlib.contextmanager
-    def eagerly(self, scope: str, request: Request, tensors: Sequence[tf.Tensor]) -> Iterator[None]:
+    def eagerly(self, group: str, request: Request, tensors: Sequence[tf.Tensor]) -> Iterator[None]:
         """Notes that this rank is in a collective outside of graphs."""
-        key = scope, request.name
+        key = group, request.name
         self._numbers[key] += 1
         self._eager[key] = request, tensors
         try:
@@ -149,13 +153,13 @@ class StepClock:
         counters = self._given_up if self._counters is None else self._counters.numpy()
         numbers = self._all_numbers(counters)
         found = []
-        for (scope, name), (request, tensors) in tuple(self._eager.items()):
-            call = call_of(scope, request, tensors)
-            found.append(wait_in(call, numbers[scope, name], call.num_elements))
+        for (group, name), (request, tensors) in tuple(self._eager.items()):
+            call = call_of(group, request, tensors)
+            found.append(wait_in(call, numbers[group, name], call.num_elements))
         for call, place in self._under_way(counters):
             num_elements = call.num_elements or int(counters[place + 2]) or None
-            found.append(wait_in(call, numbers[call.scope, call.name], num_elements))
-        return sorted(found, key=lambda wait: (wait.scope, wait.name))[:MOST_WAITS]
+            found.append(wait_in(call, numbers[call.group, call.name], num_elements))
+        return sorted(found, key=lambda wait: (wait.group, wait.name))[:MOST_WAITS]
 
     def has_come_to(self, name: str, number: int) -> bool:
         """True if this rank has been in a collective of all ranks so often."""
@@ -167,7 +171,7 @@ class StepClock:
         """How many collectives of each name have begun."""
         numbers = self._numbers.copy()
         for place, call in enumerate(tuple(self._calls)):
-            numbers[call.scope, call.name] += int(counters[FIRST + EACH * place])
+            numbers[call.group, call.name] += int(counters[FIRST + EACH * place])
         return numbers
 
     def give_up(self) -> None:
@@ -218,14 +222,14 @@ class TimedCommunicator(WrappedCommunicator):
     def __init__(self, inner: Communicator, size: int | None = None):
         super().__init__(inner)
         self._size = inner.size if size is None else size
-        self._scope = scope_of(inner.ranks, self._size)
+        self._group = group_of(inner.ranks, self._size)
 
     def issue(self, request, tensors):
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if tf.executing_eagerly():
-            with rank_heartbeat.current().collective(request.name), clock.eagerly(self._scope, request, tensors):
+            with rank_heartbeat.current().collective(request.name), clock.eagerly(self._group, request, tensors):
                 return self.inner.issue(request, tensors)
-        call = call_of(self._scope, request, tensors)
+        call = call_of(self._group, request, tensors)
         given = clock.change(call, 1, tensors, has_any_rows(request))
         return clock.change(call, -1, self.inner.issue(request, given))
 

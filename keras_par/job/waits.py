@@ -22,13 +22,13 @@ class Call(NamedTuple):
     """A collective as it is asked for, known while a graph is traced.
 
     Args:
-        scope: which ranks take part, empty for all.
+        group: which ranks take part, empty for all.
         name: of the collective.
         what: it does, in words.
         tensors: the dtype and shape of each.
     """
 
-    scope: str
+    group: str
     name: str
     what: str
     tensors: tuple[tuple[str, Shape], ...]
@@ -45,7 +45,7 @@ class Wait(NamedTuple):
     """A collective that a rank waits in, as JSON can carry it.
 
     Args:
-        scope: as in `Call`.
+        group: as in `Call`.
         name: as in `Call`.
         number: how often this rank has come to a collective of this name.
         what: as in `Call`.
@@ -54,7 +54,7 @@ class Wait(NamedTuple):
         num_elements: of all of them, None where ranks may have others.
     """
 
-    scope: str
+    group: str
     name: str
     number: int
     what: str
@@ -63,7 +63,7 @@ class Wait(NamedTuple):
     num_elements: int | None
 
 
-def scope_of(ranks: Sequence[int], size: int) -> str:
+def group_of(ranks: Sequence[int], size: int) -> str:
     """What tells some ranks of a job from others."""
     return "" if len(ranks) == size else f"{zlib.crc32(repr(tuple(ranks)).encode()):x}"
 
@@ -73,7 +73,7 @@ def has_any_rows(request: Request) -> bool:
     return request.kind == "all_gather"
 
 
-def call_of(scope: str, request: Request, tensors: Sequence[tf.Tensor]) -> Call:
+def call_of(group: str, request: Request, tensors: Sequence[tf.Tensor]) -> Call:
     """What is asked for."""
     what = request.kind
     if COLLECTIVES[request.kind].is_reduced:
@@ -84,13 +84,13 @@ def call_of(scope: str, request: Request, tensors: Sequence[tf.Tensor]) -> Call:
     for tensor in tensors:
         lengths: Shape = tuple(tensor.shape) if tensor.shape.rank is not None else (None,)
         given.append((tensor.dtype.name, (None, *lengths[1:]) if has_any_rows(request) else lengths))
-    return Call(scope, request.name, what, tuple(given))
+    return Call(group, request.name, what, tuple(given))
 
 
 def wait_in(call: Call, number: int, num_elements: int | None) -> Wait:
     """What a rank tells that waits in a collective."""
-    scope, name, what, tensors = call
-    return Wait(scope, name, number, what, tensors[:MOST_TENSORS], len(tensors), num_elements)
+    group, name, what, tensors = call
+    return Wait(group, name, number, what, tensors[:MOST_TENSORS], len(tensors), num_elements)
 
 
 class Comparison:
@@ -105,20 +105,21 @@ class Comparison:
         """Takes in what a rank waits in now."""
         found = [Wait(*each) for each in waits]
         self._awaited.pop(rank, None)
-        if of_all := [wait for wait in found if not wait.scope]:
+        if of_all := [wait for wait in found if not wait.group]:
             self._awaited[rank] = of_all
         for wait in found:
-            other, before = self._first.get((wait.scope, wait.name), (rank, wait))
+            other, before = self._first.get((wait.group, wait.name), (rank, wait))
             if wait.number >= before.number:
-                self._first[wait.scope, wait.name] = (other, before) if wait.number == before.number else (rank, wait)
+                self._first[wait.group, wait.name] = (other, before) if wait.number == before.number else (rank, wait)
             if wait.number == before.number and self.difference is None:
                 pair = sorted([(other, before), (rank, wait)], key=lambda each: each[0])
                 self.difference = difference(*pair[0], *pair[1])
 
     @property
     def awaited(self) -> list[tuple[str, int]]:
-        """In what a rank waits for all others, by name and number."""
-        return [(wait.name, wait.number) for wait in next(iter(self._awaited.values()), [])]
+        """In what ranks wait for all others, by name and number."""
+        found = dict.fromkeys((wait.name, wait.number) for waits in self._awaited.values() for wait in waits)
+        return list(found)[:MOST_WAITS]
 
 
 def difference(one: int, here: Wait, other: int, there: Wait) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from keras_par.base.cache import cache_folder
+from keras_par.base.environment import cache_folder
 from keras_par.base.version import version_of
 from keras_par.cluster.environment import HOROVOD_VERSION, find, scripts, version_of_mpirun
 from keras_par.doctor.installed import load

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from keras_par.base.arguments import several
-from keras_par.base.cache import cache_folder
+from keras_par.base.environment import cache_folder
 from keras_par.comm import native
 from keras_par.plan.machine import Machine, read_machine, typical
 

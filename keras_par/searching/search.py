@@ -9,7 +9,7 @@ import keras
 
 from keras_par.base.sizes import bytes_of
 from keras_par.comm import world
-from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.agreed import AgreedValueError
 from keras_par.comm.native import NOT_YET
 from keras_par.distribution.data_parallel import DataParallel
 from keras_par.distribution.load_strategy import model_parallel

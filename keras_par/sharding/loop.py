@@ -21,7 +21,8 @@ def while_loop(
     """As Keras's `while_loop`, where `body` may use sharded tensors; what goes round the loop is whole.
 
     A rank that has ended takes part in the turns of the others, which change nothing here. Costs one all-reduce of a
-    number before the loop and in each turn, besides the body's; none if the body has no collectives.
+    number before the loop and in each turn, besides the body's. If the body has no collectives it costs none, and is
+    traced a second time, as Keras does it.
 
     Args:
         original: Keras's, for a body that has none.
@@ -49,7 +50,7 @@ def while_loop(
         tf.TensorSpec([], tf.int32), *tree.map_structure(tf.type_spec_from_value, values)
     )
     if num_named() == before:
-        return original(cond, body, loop_vars, maximum_iterations)
+        return original(cond, body, values[0] if is_one else values, maximum_iterations)
     name = numbered("loop")
 
     def anywhere(is_here):

@@ -19,7 +19,7 @@ from keras_par.agent.notes import KINDS
 from keras_par.agent.states import State
 from keras_par.base import host_memory, rank_variables
 from keras_par.base.backend import keras_backend
-from keras_par.base.cache import cache_folder
+from keras_par.base.environment import cache_folder
 from keras_par.cluster import binding, hosts, slurm
 from keras_par.cluster.rank_table import read_rank_table
 from keras_par.job import gpu, launch_environment, rank_heartbeat

@@ -11,8 +11,9 @@ import keras
 import tensorflow as tf
 from keras.callbacks import BackupAndRestore, History, ModelCheckpoint, ProgbarLogger, TensorBoard
 
-from keras_par.comm.agreement import AgreedValueError, gather_or_raise
+from keras_par.comm.agreed import AgreedValueError
 from keras_par.comm.broadcast import broadcast_variables
+from keras_par.comm.communicator import gather_or_raise
 from keras_par.keras_patches.coordination.one_thread import told_apart
 from keras_par.keras_patches.coordination.prepare import prepare
 from keras_par.keras_patches.coordination.writing_rank import places, require_everywhere, run_once, warn_of_other_paths

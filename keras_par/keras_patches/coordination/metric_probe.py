@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 
-from keras_par.comm.solo import SoloCommunicator
+from keras_par.comm.communicator import SoloCommunicator
 from keras_par.keras_patches.models.binding import Binding
 from keras_par.keras_patches.step.halves import COMBINATIONS, alike, combinations, of_halves, orders, rows_of
 from keras_par.keras_patches.step.metric_states import kept

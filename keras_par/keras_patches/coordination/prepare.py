@@ -9,9 +9,9 @@ from keras.src import backend
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
-from keras_par.comm.agreement import AgreedValueError, gather_or_raise
+from keras_par.comm.agreed import AgreedValueError
 from keras_par.comm.broadcast import broadcast_variables
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.keras_patches.coordination.metric_probe import MetricProbe
 from keras_par.keras_patches.coordination.zero_state import lay_out_state
 from keras_par.keras_patches.inputs.shards import KINDS

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import callbacks
 
-from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.agreed import AgreedValueError
 from keras_par.comm.communicator import Communicator
 from keras_par.keras_patches.models.foreign_callbacks import ALONE, full_name, is_foreign
 from keras_par.keras_patches.models.model_state import state_of

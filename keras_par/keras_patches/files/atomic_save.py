@@ -74,7 +74,7 @@ def opened_beside(original: Callable) -> Callable:
 
 
 class FileBeside(h5py.File):
-    """A new file that gets its name when it is closed; if it is given up instead, nothing is left of it."""
+    """A new file that gets its name when it is closed; one that is forgotten instead goes with Python's object."""
 
     def __init__(self, path: str | os.PathLike):
         self._beside = contextlib.ExitStack()

@@ -15,9 +15,9 @@ import keras
 import tensorflow as tf
 
 from keras_par.comm import world
-from keras_par.comm.agreement import AgreedRuntimeError, AgreedValueError, gather_or_raise
+from keras_par.comm.agreed import AgreedRuntimeError, AgreedValueError
 from keras_par.comm.broadcast import from_bytes, to_bytes
-from keras_par.comm.communicator import Communicator
+from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.job import failures
 from keras_par.keras_patches.files.atomic_save import making_folders
 from keras_par.keras_patches.models import binding as bindings

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 from keras import tree
 
-from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.agreed import AgreedValueError
 
 Flag: TypeAlias = bool | tf.Tensor  # that a component has the batch's rows, a tensor if only running tells
 AMBIGUOUS = (

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras.src.backend.common.remat import RematMode
 
-from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.agreed import AgreedValueError
 from keras_par.plan.layout import matches, nearest, unmatched
 
 SEEN_LAYERS = "_keras_par_layers"  # the names in models under a strategy

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_par.comm.agreement import AgreedRuntimeError
+from keras_par.comm.agreed import AgreedRuntimeError
 from keras_par.keras_patches.models.binding import Binding
 from keras_par.sharding.mesh import RankMesh
 from keras_par.sharding.variable_views import is_sharded, local_view

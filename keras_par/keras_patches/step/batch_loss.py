@@ -9,8 +9,8 @@ from keras import tree
 from keras.losses import Loss
 from keras.src import backend
 
+from keras_par.comm.communicator import SoloCommunicator
 from keras_par.comm.differentiable import first_row
-from keras_par.comm.solo import SoloCommunicator
 from keras_par.keras_patches.inputs.components import num_rows
 from keras_par.keras_patches.inputs.shards import gather_rows
 from keras_par.keras_patches.step.halves import combinations, of_halves, orders, rows_of

@@ -1,10 +1,9 @@
 """Knows the line of code that made a layer, which tells more than the one in Keras that its operations stand in."""
 
-import keras
-from keras.src.backend.common import global_state
 from keras.src.backend.common.name_scope import current_path
 
 from keras_par.comm import call_site
+from keras_par.keras_patches.variables.operations import layers_under_way
 
 MADE_AT = "_keras_par_made_at"
 
@@ -20,7 +19,5 @@ def noted(original):
 
 def of_layer_under_way() -> tuple[str, str]:
     """Its path, and the line that made it or the layer that it is a part of."""
-    stack = global_state.get_global_attribute("name_scope_stack") or []
-    layers = [scope.caller for scope in stack if isinstance(scope.caller, keras.layers.Layer)]
-    made = (vars(layer).get(MADE_AT) for layer in reversed(layers))
+    made = (vars(layer).get(MADE_AT) for layer in reversed(layers_under_way()))
     return current_path(), next(filter(None, made), "")

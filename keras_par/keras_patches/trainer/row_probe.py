@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import tree
 
+from keras_par.comm.communicator import SoloCommunicator
 from keras_par.comm.counted import CountedCommunicator
-from keras_par.comm.solo import SoloCommunicator
 from keras_par.keras_patches.step.halves import CLOSE, HALF_CLOSE, alike, num_rows_of, rows_of, unchanged
 from keras_par.keras_patches.step.known_losses import Kind, own_kind
 from keras_par.keras_patches.step.metrics import layers

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_par.comm.communicator import SoloCommunicator
 from keras_par.comm.counted import CountedCommunicator
-from keras_par.comm.solo import SoloCommunicator
 from keras_par.keras_patches.rows.row_dims import ALIKE, RowDims, is_symbolic
 from keras_par.keras_patches.step import halves
 from keras_par.keras_patches.step.batch_normalization import is_synchronized

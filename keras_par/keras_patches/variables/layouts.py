@@ -12,7 +12,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.distribution import distribution_lib
 
 from keras_par.comm import world
-from keras_par.comm.agreement import AgreedValueError
+from keras_par.comm.agreed import AgreedValueError
 from keras_par.keras_patches.variables import operations
 from keras_par.plan.layout import Axes, complaint, divided, matches, nearest, unmatched
 from keras_par.plan.mesh import BATCH, Mesh

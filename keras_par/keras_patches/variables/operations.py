@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src import tree
 from keras.src.backend.common import global_state
@@ -28,6 +29,7 @@ from keras_par.sharding.variable_views import is_sharded, made_whole, placement_
 BACKEND = "keras.src.backend.tensorflow"
 ROOMS = ("core", "linalg", "math", "nn", "numpy", "random", "rnn")
 JOINING = ("numpy.concatenate", "numpy.stack")  # which take lists of tensors; elsewhere a list stands for their stack
+PLAIN = (tf.Tensor, tf.Variable, keras.Variable, np.ndarray, np.generic, bool, int, float)
 # Functions that call others in a loop, where a collective could not be named apart from itself.
 LOOPS = ("scan", "while_loop", "fori_loop", "map", "vectorized_map", "associative_scan", "rnn")
 
@@ -68,7 +70,7 @@ def wrapped(original: Callable, name: str) -> Callable:
     @functools.wraps(original)
     def replacement(*args, **kwargs):
         if is_loop:
-            if name == "core.while_loop" and not layers_under_way() and not tf.executing_eagerly():
+            if name == "core.while_loop" and may_talk(tf.nest.flatten([args[2:3], kwargs.get("loop_vars")])):
                 return loop.while_loop(original, world.current(), *args, **kwargs)
             with whole_layer():
                 return original(*tree.map_structure(whole, args), **tree.map_structure(whole, kwargs))
@@ -94,6 +96,12 @@ def wrapped(original: Callable, name: str) -> Callable:
             return rule(original, *args, **kwargs)
 
     return replacement
+
+
+def may_talk(loop_vars: list) -> bool:
+    """True for a loop of tensors in a graph of this rank's job, outside of layers, which gather theirs before."""
+    are_tensors = all(isinstance(each, (*PLAIN, type(None))) or holds_shards(each) for each in loop_vars)
+    return are_tensors and world.is_started() and not layers_under_way() and not tf.executing_eagerly()
 
 
 def left_operand(original: Callable) -> Callable:
