@@ -96,3 +96,24 @@ def adapters(divided: str, folder: Path, rank_0_only: bool = False) -> dict:
             made.backbone.load_lora_weights(folder / "a.lora.h5")
         loaded = [np.asarray(weight.value) for weight in made.trainable_weights]
     return {"trained": trained, "loaded": loaded, "rank": rank, "size": size}
+
+
+def loops() -> list[list[float]]:
+    """What loops give that talk to no rank, with a variable that is no tensor or without, where others are divided."""
+    import tensorflow as tf
+
+    with strategy("zero"):
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+        weight = tf.Variable([1.0, 2.0])
+
+        @tf.function
+        def grown():
+            return keras.ops.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * weight), (0, weight))[1]
+
+        @tf.function
+        def listed():
+            array = tf.TensorArray(tf.float32, 3)
+            loop = keras.ops.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a.write(i, 2.0)), (0, array))
+            return loop[1].stack()
+
+        return [grown().numpy().tolist(), listed().numpy().tolist()]

@@ -38,6 +38,10 @@ def test_ranks_may_have_prompts_of_their_own(divided, ranks, plain):
         assert found["texts"] == alone["texts"][found["rank"] :: 2]
 
 
+def test_loops_without_ranks_values_are_kerass(ranks):
+    assert ranks(2).run(tasks.loops) == [[[1.0, 16.0], [2.0, 2.0, 2.0]]] * 2
+
+
 @pytest.mark.parametrize("divided", [None, "zero", "layouts"])
 def test_files_of_adapters_are_one_processs(divided, tmp_path, ranks, plain, exactness):
     [alone], results = together(
