@@ -141,6 +141,23 @@ def test_a_clock_knows_what_a_rank_is_in_within_graphs_and_outside(monkeypatch):
     assert clock.has_come_to("x", 3) and not clock.has_come_to("x", 4) and not clock.has_come_to("y", 1)
 
 
+def test_collectives_beyond_those_told_apart_are_noticed_and_compared_by_nobody(monkeypatch):
+    monkeypatch.setattr(step_clock, "MOST_CALLS", 1)
+    clock = StepClock()
+    clock.is_compared = True
+    calls = [waits.call_of("", Request("all_reduce", name), [F3]) for name in "xyz"]
+
+    @tf.function
+    def begin():
+        for call in calls:
+            clock.change(call, 1, [tf.identity(F3)])
+
+    begin()
+    assert [each.name for each in clock.collectives()] == ["x"]
+    assert clock.read()[2] == ["x", step_clock.MORE]
+    assert clock.has_come_to("x", 1) and not clock.has_come_to("y", 1)
+
+
 class Two:
     """A job of two ranks on this host, of which this process is rank 0."""
 

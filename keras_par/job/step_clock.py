@@ -150,7 +150,7 @@ class StepClock:
 
     def collectives(self) -> list[Wait]:
         """What this rank is in, the same first ones on all ranks."""
-        counters = self._given_up if self._counters is None else self._counters.numpy()
+        counters = self._read_counters()
         numbers = self._all_numbers(counters)
         found = []
         for (group, name), (request, tensors) in tuple(self._eager.items()):
@@ -163,9 +163,10 @@ class StepClock:
 
     def has_come_to(self, name: str, number: int) -> bool:
         """True if this rank has been in a collective of all ranks so often."""
-        return (
-            self._all_numbers(self._given_up if self._counters is None else self._counters.numpy())["", name] >= number
-        )
+        return self._all_numbers(self._read_counters())["", name] >= number
+
+    def _read_counters(self) -> np.ndarray:
+        return self._given_up if self._counters is None else self._counters.numpy()
 
     def _all_numbers(self, counters: np.ndarray) -> Counter[tuple[str, str]]:
         """How many collectives of each name have begun."""
