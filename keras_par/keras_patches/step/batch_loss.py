@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from keras import tree
 from keras.losses import Loss
-from keras.src import backend
+from keras.src.backend.common import masking
 
 from keras_par.comm.communicator import SoloCommunicator
 from keras_par.comm.differentiable import first_row
@@ -46,16 +46,16 @@ def call(original):
         kind = kind_of(self, step.binding.kinds_of_losses, num_dims or 0)
         if kind == "rows":
             return original(self, y_true, y_pred, sample_weight)
-        is_weighted = sample_weight is not None or backend.get_keras_mask(y_pred) is not None
+        is_weighted = sample_weight is not None or masking.get_keras_mask(y_pred) is not None
         if kind in ("mean", "sum") and not is_weighted:
             with Whole(step, step.local).current():
                 loss = original(self, y_true, y_pred)
             return of_step(step, loss, kind)
         rows = Gathered(step, y_pred, f"loss '{self.name}', which looks across the rows of a batch,")
         given = tree.map_structure(rows.of, (y_true, y_pred, sample_weight))
-        mask = backend.get_keras_mask(y_pred)
+        mask = masking.get_keras_mask(y_pred)
         if mask is not None:
-            backend.set_keras_mask(given[1], rows.of(mask))
+            masking.set_keras_mask(given[1], rows.of(mask))
         with Whole(step, step.total).current():
             loss = original(self, *given)
         return of_step(step, loss, "mean")
