@@ -9,7 +9,7 @@ import pytest
 
 from keras_par.job import launch_environment
 from keras_par.job.launch_environment import Launch, first_host
-from tests.jobs import write_script
+from tests.jobs import start, write_script
 from tests.ranks.pool import WITHOUT_HOROVOD, environment
 
 TRAINING = """
@@ -79,6 +79,24 @@ def test_srun_starts_a_job(engine, tmp_path):
         job=os.getpid(), python=sys.executable, script=write_script(tmp_path, TRAINING)
     )
     require_two_equal_ranks(["sh", "-c", script], engine)
+
+
+LATE = """
+import os, time
+if os.environ["HOROVOD_RANK"] == "1":
+    time.sleep({seconds})
+import keras_par as kp
+
+kp.init()
+print(f"rank {{kp.rank()}} of {{kp.size()}}.\\n", end="")
+"""
+
+
+@pytest.mark.long
+def test_ranks_wait_for_one_that_loads_slowly(tmp_path):
+    """Horovod's Gloo would let them die after 30 s."""
+    job = start("horovodrun --gloo", 2, write_script(tmp_path, LATE.format(seconds=35)))
+    assert job.status == 0 and sorted(job.find(r"rank \d of \d")) == ["rank 0 of 2", "rank 1 of 2"], job.output
 
 
 TASK = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0"}

@@ -282,7 +282,7 @@ EXECUTOR = """
     for by_kp in (True, False):
         settings = RayExecutor.create_settings(timeout_s=60)
         executor = RayExecutor(settings, num_workers=2, cpus_per_worker=1)
-        executor.start()
+        executor.start(extra_env_vars={"HOROVOD_GLOO_TIMEOUT_SECONDS": "300"})  # not 30, in which a worker loads
         tell[f"by kp: {by_kp}"] = executor.run(train, [by_kp])
         executor.shutdown()
     all_free(4)

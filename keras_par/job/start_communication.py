@@ -70,6 +70,8 @@ def connected(launched: launch_environment.Launch) -> Communicator:
         return alone
     if launched.engine == "tensorflow":
         return shared(by_tensorflow(launched.size))
+    if launched.engine == "gloo":  # ranks that wait 30 s for one that loads slowly would die
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(launch_environment.start_seconds(os.environ)))
     gpu.take(communicator := HorovodCommunicator(launched.engine, launched.size))
     return shared(communicator)
 
