@@ -214,17 +214,12 @@ def test_public_classes_have_docstrings():
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    script = (
-        "import sys, time; begin = time.process_time(); import keras_par; seconds = time.process_time() - begin;"
-        "print(seconds, [name for name in ('tensorflow', 'keras', 'horovod', 'numpy') if name in sys.modules])"
-    )
-    times = []
-    for _ in range(3):
-        result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        seconds, loaded = result.stdout.split(maxsplit=1)
-        assert loaded.strip() == "[]"
-        times.append(float(seconds))
-    assert min(times) < 0.05
+    """But what `typing` loads, some 30 modules."""
+    script = "import sys; before = set(sys.modules); import keras_par; print(*(set(sys.modules) - before))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.split())
+    assert "keras_par.base.after_import" in loaded and len(loaded) < 45, loaded
+    assert not loaded & {"tensorflow", "keras", "horovod", "numpy", "importlib.metadata", "asyncio"}
 
 
 def test_every_public_name_can_be_imported_and_is_documented():

@@ -1,6 +1,5 @@
 """Calls something behind the import of a package that may never be imported, or only later."""
 
-import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ def after_import(name: str, call: Callable[[ModuleType], object]) -> None:
         sys.meta_path.insert(0, Awaiting(name, call))
 
 
-class Awaiting(importlib.abc.MetaPathFinder):
+class Awaiting:
     """Finds one package as the others do, and makes a call behind its first import; see `after_import`."""
 
     def __init__(self, name: str, call: Callable[[ModuleType], object]):

@@ -1,6 +1,5 @@
 """Versions: of this package, of those that it works with, as its metadata ask for them, and of those that are here."""
 
-import importlib.metadata
 import sys
 from collections.abc import Mapping
 
@@ -19,6 +18,8 @@ def wanted(name: str) -> str:
 
 def version_of(*distributions: str) -> str | None:
     """The version of the first of `distributions` that is installed; None for none."""
+    import importlib.metadata  # most of the time that `import keras_par` would take
+
     for name in distributions:
         try:
             return importlib.metadata.version(name)
