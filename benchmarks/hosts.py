@@ -3,21 +3,25 @@
     python -m benchmarks hosts
 
 One machine plays two hosts of two ranks each, which a cable of 1 Gbit/s joins (network namespaces; needs root, and
-Debian's iproute2). All ways train the same Dense network in turns within one job over one engine. The bytes are those
-that a host sends over the cable in a step, beside the bytes of the weights.
+Debian's iproute2, for MPI also openssh-server).
+
+All ways train the same Dense network in turns within one job over one engine. The bytes are those that a host sends
+over the cable in a step, beside the bytes of the weights.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.jobs import environment, part, threads
-from tests.hosts import namespaces
+from benchmarks.jobs import environment, mpirun, part, threads
+from tests.hosts import namespaces, openssh
 
 NAMES = ("kp-host-0", "kp-host-1")
 RANKS_OF_HOST, WIDTH, NUM_LAYERS, ROWS = 2, 1024, 4, 32
@@ -38,7 +42,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each way (%(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="steps of an epoch (%(default)s)")
     parser.add_argument("--megabits", type=int, default=1000, help="that the cable carries in a second (%(default)s)")
-    parser.add_argument("--engine", choices=("gloo", "tensorflow"), default="gloo", help="(%(default)s)")
+    parser.add_argument("--engine", choices=("mpi", "gloo", "tensorflow"), default="gloo", help="(%(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -52,28 +56,49 @@ def main():
 
 def launch(args) -> list[dict]:
     """The figures of a job of two hosts."""
-    size = len(NAMES) * RANKS_OF_HOST
     command = part("hosts", "--worker", "--rounds", args.rounds, "--steps", args.steps)
+    start = by_mpirun if args.engine == "mpi" else one_by_one
     with namespaces.hosts(*NAMES) as hosts:
         for name in NAMES if args.megabits else ():
             hosts.limit(name, args.megabits)
-        meeting = {"MASTER_ADDR": namespaces.address(0), "MASTER_PORT": PORT}
-        variables = environment(RANK_SIZE=str(size), HOROVOD_GLOO_IFACE=namespaces.CABLE, **meeting)
-        variables["KERAS_PAR_ENGINE"] = args.engine
-        ranks = [
-            hosts.start(
-                NAMES[rank // RANKS_OF_HOST],
-                command,
-                {**variables, "RANK_ID": str(rank)},
-                stdout=subprocess.PIPE if rank == 0 else None,
-                text=True,
-            )
-            for rank in range(size)
-        ]
-        printed, _ = ranks[0].communicate()
-        if any(rank.wait() for rank in ranks):
-            raise RuntimeError("a rank failed")
+        with start(hosts, command, environment(KERAS_PAR_ENGINE=args.engine)) as processes:
+            printed, _ = processes[0].communicate()
+            if any(process.wait() for process in processes):
+                raise RuntimeError("a rank failed")
     return json.loads(next(line for line in printed.splitlines() if line.startswith("[{")))
+
+
+@contextlib.contextmanager
+def one_by_one(hosts: namespaces.Hosts, command: Sequence[str], variables: dict[str, str]) -> Iterator[list]:
+    """The processes of all ranks, which meet at rank 0's host."""
+    size = len(NAMES) * RANKS_OF_HOST
+    meeting = {"MASTER_ADDR": namespaces.address(0), "MASTER_PORT": PORT, "HOROVOD_GLOO_IFACE": namespaces.CABLE}
+    yield [
+        hosts.start(
+            NAMES[rank // RANKS_OF_HOST],
+            command,
+            {**variables, **meeting, "RANK_SIZE": str(size), "RANK_ID": str(rank)},
+            stdout=subprocess.PIPE if rank == 0 else None,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+@contextlib.contextmanager
+def by_mpirun(hosts: namespaces.Hosts, command: Sequence[str], variables: dict[str, str]) -> Iterator[list]:
+    """The process of mpirun, which starts ranks on both hosts."""
+    begin = [*mpirun(len(NAMES) * RANKS_OF_HOST, bound=False), "--prefix", sys.prefix]
+    begin += [
+        "-H",
+        ",".join(f"{name}:{RANKS_OF_HOST}" for name in NAMES),
+        "--mca",
+        "btl_tcp_if_include",
+        namespaces.CABLE,
+    ]
+    kept = [word for name in variables for word in ("-x", name)]
+    with openssh.servers(hosts):
+        yield [hosts.start(NAMES[0], [*begin, *kept, *command], variables, stdout=subprocess.PIPE, text=True)]
 
 
 def worker(args):
