@@ -7,6 +7,7 @@ from pathlib import Path
 from keras_par.base import html_page
 from keras_par.base.sizes import size
 from keras_par.report import charts, head, many_ranks, measures, number_format
+from keras_par.report.answer import answer
 from keras_par.report.progress import PHASES
 from keras_par.report.run_folder import Run
 
@@ -21,6 +22,7 @@ def render(run: Run, table: str = "ranks.csv") -> str:
         "run": run,
         "command": shlex.join(run.command),
         "begin": measures.span(run)[0],
+        "sentence": answer(run),
         "shown": shown,
         "is_many": many_ranks.is_many(run),
         "table_name": table,

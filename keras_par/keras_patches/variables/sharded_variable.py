@@ -71,6 +71,7 @@ class ShardedVariable(StoredVariable):
 
     mesh: RankMesh
     checksum: int | None
+    _shape: Any
 
     @property
     def axes(self) -> Axes:
@@ -126,14 +127,22 @@ class ShardedVariable(StoredVariable):
 
     def _initialize_shard(self, make_whole) -> None:
         """Creates the shard of what `make_whole` returns, which is dropped at once."""
-        self.checksum = None
+        self.checksum, shard = None, self.mesh.shard(self._shape, self.axes)
 
         def make():
             value = tf.convert_to_tensor(make_whole(), dtype=self._dtype)
             self.checksum = checksum(value)
-            return own(value[self.mesh.shard(self._shape, self.axes)])
+            return own(value[shard])
 
         self._initialize(make)
+
+    def _initialize(self, value) -> None:
+        """As Keras's, which from 3.16 on has TensorFlow see that what is stored has the variable's shape."""
+        shape, self._shape = self._shape, self.local_shape
+        try:
+            super()._initialize(value)
+        finally:
+            self._shape = shape
 
     def assign(self, value):
         """As Keras's. Of a whole array, as a file has it, only the shard becomes a tensor."""
@@ -172,7 +181,8 @@ def initialize_with_initializer(original):
             return None
         if not become_sharded(self, self._shape):
             return original(self, initializer)
-        return self._initialize_shard(lambda: initializer(self._shape, dtype=self._dtype))
+        shape = self._shape
+        return self._initialize_shard(lambda: initializer(shape, dtype=self._dtype))
 
     return replacement
 

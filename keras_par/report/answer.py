@@ -1,0 +1,75 @@
+"""The page's first sentence: what most of the time in fit went to, and what helps."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from keras_par.report import measures
+from keras_par.report.number_format import percent
+from keras_par.report.progress import PHASES, Progress
+from keras_par.report.run_folder import Run
+
+LEAST = 0.2  # share of the time in fit that is worth a word
+START = "start"
+
+HELP = {
+    "data": "is input, in which steps wait for their rows: let each rank read its own rows only (kp.data.shard), "
+    "prefetch, or cache what does not change",
+    "reduce": "is communication: send less often (a larger batch_size, or gradient_accumulation_steps), or half as "
+    'much by kp.DataParallel(compression="bf16")',
+    "callback": "is callbacks and other Python between steps: call them once for several steps by "
+    "compile(steps_per_execution=...), or once an epoch",
+    START: "is the start, until the first step has ended, in which TensorFlow traces and compiles the model: a longer "
+    "run does not pay it again, a restart does",
+}
+
+
+def answer(run: Run) -> str | None:
+    """One sentence; None before the first step."""
+    spent: Counter[str] = Counter()
+    for progress in run.progress.values():
+        spent += by_part(progress)
+    seconds, ranking = spent.total(), measures.ranking(run)
+    if not seconds or not ranking:
+        return None
+    part = max(HELP, key=lambda each: spent[each])
+    share, computing = percent(spent[part] / seconds), percent(spent["forward-backward"] / seconds)
+    late = late_rank(ranking, run.progress) if spent["reduce"] >= LEAST * seconds else None
+    if late is not None:
+        return f"{late}, and {percent(spent['reduce'] / seconds)} of the time in fit is reduce, in which they wait."
+    if spent[part] >= LEAST * seconds:
+        return f"{share} of the time in fit {HELP[part]}."
+    if run.num_ranks == 1:
+        return f"{computing} of the time in fit is steps, of which one process does not tell what is input."
+    return f"{computing} of the time in fit is computing, and nothing else takes more than {share}."
+
+
+def late_rank(ranking: list[measures.OwnTime], ranks: Mapping[int, Progress]) -> str | None:
+    """A sentence about a rank that the others wait for; None if there is none, or they have its trouble, too.
+
+    They do if it explains half of the time that the median of the others is in reduce.
+    """
+    slower = measures.stands_out(ranking)
+    if slower is None:
+        return None
+    slowest, other = ranking[0], ranking[1:][(len(ranking) - 1) // 2]
+    phase = max(measures.OWN, key=lambda each: slowest.seconds[each] - other.seconds[each])
+    waited = ranks[other.rank].seconds["reduce"] / ranks[other.rank].steps
+    is_alike = phase != "forward-backward" and other.seconds[phase] >= LEAST * slowest.total
+    if is_alike or slowest.total - other.total < waited / 2:
+        return None
+    return (
+        f"The ranks wait for rank {slowest.rank}: it takes {percent(slower)} longer for its own part of a step than "
+        f"the median of the others, most of that in {phase}"
+    )
+
+
+def by_part(progress: Progress) -> Counter[str]:
+    """Seconds of a rank in fit, evaluate and predict by phase, those until the first step had ended as the start."""
+    spent: Counter[str] = Counter()
+    for samples in progress.curves().values():
+        begin = next((sample for sample in samples if sample.steps), samples[-1])
+        start = Counter(dict(zip(PHASES, begin.seconds, strict=True)))
+        spent += Counter(dict(zip(PHASES, samples[-1].seconds, strict=True))) - start
+        spent[START] += start.total() - start["script"]
+    del spent["script"]
+    return spent

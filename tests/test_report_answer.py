@@ -1,0 +1,58 @@
+"""The report's first sentence says what a job was slow for."""
+
+import pytest
+
+from keras_par.report import answer, run_folder
+from tests import run_folders
+from tests.launcher import program, run
+
+SAYS = {
+    "data": "% of the time in fit is input, in which steps wait for their rows",
+    "reduce": "% of the time in fit is communication: send less often",
+    "rank": "The ranks wait for rank 1: it takes ",
+    "callback": "% of the time in fit is callbacks and other Python between steps",
+    "start": "% of the time in fit is the start, until the first step has ended",
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("reason", SAYS)
+def test_what_a_job_is_slow_for(reason, tmp_path):
+    size = 1 if reason == "start" else 2
+    assert run("-np", size, "--log-dir", tmp_path, program("slow_for"), reason).status == 0
+    job = run_folder.read(tmp_path)
+    said = answer.answer(job)
+    print(said)
+    assert job.num_ranks == size and SAYS[reason] in said
+    assert reason != "rank" or "most of that in callback" in said
+
+
+def test_a_share_is_of_all_ranks_and_attempts(tmp_path):
+    run_folders.describe(tmp_path, 2)
+    for rank, in_input in enumerate((30.0, 50.0)):
+        begin = run_folders.sample(1, 0, (0.0,) * 5)
+        first = run_folders.sample(11, 1, (1.0, 1.0, 5.0, 3.0, 1.0))
+        end = run_folders.sample(111, 10, (2.0, 1.0 + in_input, 90.0 - in_input, 8.0, 1.0))
+        run_folders.write_lines(tmp_path / f"rank.{rank}" / "progress.jsonl", [begin, first, end])
+    said = answer.answer(run_folder.read(tmp_path))
+    assert said.startswith("40.0\N{NO-BREAK SPACE}% of the time in fit is input")
+
+
+WORDS = {
+    2: "89.1 % of the time in fit is computing, and nothing else takes more than 9.9 %.",
+    1: "89.1 % of the time in fit is steps, of which one process does not tell what is input.",
+}
+
+
+@pytest.mark.parametrize("size", WORDS)
+def test_what_computes_most_of_the_time_is_slow_for_nothing_else(size, tmp_path):
+    run_folders.describe(tmp_path, size)
+    lines = [run_folders.sample(1 + steps, steps, (0.0, 0.0, 0.9 * steps, 0.1 * steps, 0.0)) for steps in (0, 1, 100)]
+    for rank in range(size):
+        run_folders.write_lines(tmp_path / f"rank.{rank}" / "progress.jsonl", lines)
+    assert answer.answer(run_folder.read(tmp_path)).replace("\N{NO-BREAK SPACE}", " ") == WORDS[size]
+
+
+def test_before_the_first_step_nothing_is_said(tmp_path):
+    run_folders.describe(tmp_path, 1)
+    assert answer.answer(run_folder.read(tmp_path)) is None
