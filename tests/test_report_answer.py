@@ -4,7 +4,7 @@ import pytest
 
 from keras_par.report import answer, run_folder
 from tests import run_folders
-from tests.launcher import program, run
+from tests.launcher import program, run_all
 
 SAYS = {
     "data": "% of the time in fit is input, in which steps wait for their rows",
@@ -16,15 +16,17 @@ SAYS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("reason", SAYS)
-def test_what_a_job_is_slow_for(reason, tmp_path):
-    size = 1 if reason == "start" else 2
-    assert run("-np", size, "--log-dir", tmp_path, program("slow_for"), reason).status == 0
-    job = run_folder.read(tmp_path)
-    said = answer.answer(job)
+@pytest.mark.parametrize("reasons", [("data", "rank", "callback"), ("reduce",), ("start",)], ids=" ".join)
+def test_what_a_job_is_slow_for(reasons, tmp_path):
+    """Those that sleep do so at the same time."""
+    size = 1 if reasons == ("start",) else 2  # where two wait for each other
+    options = ("-np", size, "--log-dir")
+    jobs = run_all({reason: (*options, tmp_path / reason, program("slow_for"), reason) for reason in reasons})
+    said = {reason: answer.answer(run_folder.read(tmp_path / reason)) for reason in reasons}
     print(said)
-    assert job.num_ranks == size and SAYS[reason] in said
-    assert reason != "rank" or "most of that in callback" in said
+    assert [job.status for job in jobs.values()] == [0] * len(reasons)
+    assert [reason for reason in reasons if SAYS[reason] not in said[reason]] == []
+    assert "rank" not in reasons or "most of that in callback" in said["rank"]
 
 
 def test_a_share_is_of_all_ranks_and_attempts(tmp_path):

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 from keras_par.report import measures
 from keras_par.report.number_format import percent
-from keras_par.report.progress import PHASES, Progress
+from keras_par.report.progress import PHASES, Progress, Sample
 from keras_par.report.run_folder import Run
 
 LEAST = 0.2  # share of the time in fit that is worth a word
 START = "start"
+FIRST_STEPS = 10  # that a sample may have seen which counts as the end of the start
 
 HELP = {
     "data": "is input, in which steps wait for their rows: let each rank read its own rows only (kp.data.shard), "
@@ -28,15 +29,15 @@ def answer(run: Run) -> str | None:
     spent: Counter[str] = Counter()
     for progress in run.progress.values():
         spent += by_part(progress)
-    seconds, ranking = spent.total(), measures.ranking(run)
-    if not seconds or not ranking:
+    total, ranking = spent.total(), measures.ranking(run)
+    if not total or not ranking:
         return None
     part = max(HELP, key=lambda each: spent[each])
-    share, computing = percent(spent[part] / seconds), percent(spent["forward-backward"] / seconds)
-    late = late_rank(ranking, run.progress) if spent["reduce"] >= LEAST * seconds else None
+    share, computing = percent(spent[part] / total), percent(spent["forward-backward"] / total)
+    late = late_rank(ranking, run.progress) if spent["reduce"] >= LEAST * total else None
     if late is not None:
-        return f"{late}, and {percent(spent['reduce'] / seconds)} of the time in fit is reduce, in which they wait."
-    if spent[part] >= LEAST * seconds:
+        return f"{late}, and {percent(spent['reduce'] / total)} of the time in fit is reduce, in which they wait."
+    if spent[part] >= LEAST * total:
         return f"{share} of the time in fit {HELP[part]}."
     if run.num_ranks == 1:
         return f"{computing} of the time in fit is steps, of which one process does not tell what is input."
@@ -67,9 +68,14 @@ def by_part(progress: Progress) -> Counter[str]:
     """Seconds of a rank in fit, evaluate and predict by phase, those until the first step had ended as the start."""
     spent: Counter[str] = Counter()
     for samples in progress.curves().values():
-        begin = next((sample for sample in samples if sample.steps), samples[-1])
-        start = Counter(dict(zip(PHASES, begin.seconds, strict=True)))
-        spent += Counter(dict(zip(PHASES, samples[-1].seconds, strict=True))) - start
+        begin = [sample for sample in samples if sample.steps <= FIRST_STEPS]
+        start = seconds(next((sample for sample in begin if sample.steps), begin[-1])) if begin else Counter()
+        spent += seconds(samples[-1]) - start
         spent[START] += start.total() - start["script"]
     del spent["script"]
     return spent
+
+
+def seconds(sample: Sample) -> Counter[str]:
+    """A sample's seconds by phase."""
+    return Counter(dict(zip(PHASES, sample.seconds, strict=True)))

@@ -11,19 +11,19 @@ import keras_par as kp
 
 [reason] = sys.argv[1:]
 kp.init()
-WIDE, STEPS = (2048 if reason == "reduce" else 64), (3 if reason == "start" else 100)
+WIDE, STEPS = (2048 if reason == "reduce" else 64), {"start": 3, "reduce": 100}.get(reason, 60)
 rows = np.random.default_rng(1).normal(size=(2 if reason == "reduce" else 64, WIDE)).astype("float32")
 
 
 def batches():
     for _ in range(STEPS):
-        time.sleep(0.06 * (reason == "data"))
+        time.sleep(0.2 * (reason == "data"))
         yield rows, rows
 
 
 class Slow(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        time.sleep(0.06 * (reason == "callback" or (reason == "rank" and kp.rank() == 1)))
+        time.sleep(0.2 * (reason == "callback" or (reason == "rank" and kp.rank() == 1)))
 
 
 with kp.DataParallel(auto_shard_dataset=False).scope():
