@@ -89,16 +89,11 @@ def one_by_one(hosts: namespaces.Hosts, command: Sequence[str], variables: dict[
 def by_mpirun(hosts: namespaces.Hosts, command: Sequence[str], variables: dict[str, str]) -> Iterator[list]:
     """The process of mpirun, which starts ranks on both hosts."""
     begin = [*mpirun(len(NAMES) * RANKS_OF_HOST, bound=False), "--prefix", sys.prefix]
-    begin += [
-        "-H",
-        ",".join(f"{name}:{RANKS_OF_HOST}" for name in NAMES),
-        "--mca",
-        "btl_tcp_if_include",
-        namespaces.CABLE,
-    ]
-    kept = [word for name in variables for word in ("-x", name)]
+    begin += ["--mca", "btl_tcp_if_include", namespaces.CABLE]
+    begin += ["-H", ",".join(f"{name}:{RANKS_OF_HOST}" for name in NAMES)]
+    begin += [word for name in variables for word in ("-x", name)]
     with openssh.servers(hosts):
-        yield [hosts.start(NAMES[0], [*begin, *kept, *command], variables, stdout=subprocess.PIPE, text=True)]
+        yield [hosts.start(NAMES[0], [*begin, *command], variables, stdout=subprocess.PIPE, text=True)]
 
 
 def worker(args):

@@ -16,6 +16,8 @@ from keras_par.job import gpu, launch_environment, rank_heartbeat, rendezvous
 from keras_par.job.meeting import RendezvousMeeting
 from keras_par.job.step_clock import TimedCommunicator, clock
 
+GLOO_SECONDS = 30  # that ranks wait for each other's messages at least, which is Horovod's default
+
 
 def start(engine: str | None = None) -> Communicator:
     """Starts communication as the launch allows, once; later calls return the same communicator.
@@ -70,8 +72,9 @@ def connected(launched: launch_environment.Launch) -> Communicator:
         return alone
     if launched.engine == "tensorflow":
         return shared(by_tensorflow(launched.size))
-    if launched.engine == "gloo":  # ranks that wait 30 s for one that loads slowly would die
-        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(launch_environment.start_seconds(os.environ)))
+    if launched.engine == "gloo":  # by itself it lets ranks die that have waited 30 s for one that loads slowly
+        seconds = max(launch_environment.start_seconds(os.environ), GLOO_SECONDS)
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(seconds))
     gpu.take(communicator := HorovodCommunicator(launched.engine, launched.size))
     return shared(communicator)
 
