@@ -12,6 +12,7 @@ import pytest
 from tests.hosts.namespaces import address, hosts
 from tests.jobs import write_script
 from tests.launcher import MARK, Job
+from tests.patience import here
 from tests.ranks.pool import environment, scripts
 from tests.rays import VARIABLES, folder_of_ray, found
 
@@ -83,4 +84,4 @@ def test_a_host_that_is_lost_is_named(pair, tmp_path):
     for engine in ("gloo", "tensorflow"):
         assert sorted(tell[engine]) == [[FIRST, 2, 1, engine], [SECOND, 2, 1, engine]]
     assert f"rank {rank} failed first\nRank {rank} on host {SECOND} vanished together with the agent" in tell["error"]
-    assert seconds < LOST_WITHIN
+    assert seconds < here(LOST_WITHIN)

@@ -21,6 +21,7 @@ from tests.hosts.namespaces import FILES, write_names
 from tests.hosts.openssh import PLAIN_SHELL, server
 from tests.launcher import Ended, program, run
 from tests.onlookers import onlooker, require_kept
+from tests.patience import here
 from tests.ranks.pool import REPOSITORY
 
 pytestmark = pytest.mark.cluster
@@ -268,7 +269,7 @@ def test_a_rank_fails_on_a_host_whose_clock_is_off(seconds, engine, another_serv
     assert ended.status == 1 and "rank 1 failed first" in ended.last_panel
     assert f"Rank 1 on host {SECOND} exited with status 1, at step 9 of epoch 1" in ended.last_panel
     assert "Error: ValueError: this is the trouble" in ended.last_panel
-    assert ended.end - (began("error", ended) - seconds) < ENDED_WITHIN
+    assert ended.end - (began("error", ended) - seconds) < here(ENDED_WITHIN)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

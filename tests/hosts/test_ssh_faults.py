@@ -13,7 +13,7 @@ import pytest
 
 from tests.hosts import jobs
 from tests.launcher import of_kind, program
-from tests.patience import comes_to_be
+from tests.patience import comes_to_be, here
 
 pytestmark = pytest.mark.cluster
 FIRST, SECOND, THIRD = NAMES = ("kp-fault-0", "kp-fault-1", "kp-fault-2")
@@ -49,20 +49,20 @@ def test_a_rank_that_hangs_and_is_killed_then(trouble, engine, hosts_up, job, tm
     out = tmp_path / "out"
     options = ("--engine", engine, "--hang-after", 3, "--log-dir", out, "--tee")
     training = job(*options, *TOGETHER, program("train"), "none", 1, f"{trouble}@9", TROUBLE_SECONDS="300")
+    said = {"stop": "is stopped by a signal", "loop": "is in a callback"}[trouble]
     training.wait_for(out / "events.jsonl")
-    training.wait_until(lambda: of_kind(out, "hang"))
+    training.wait_until(lambda: any(said in hang["text"] for hang in of_kind(out, "hang")))
     [rank] = [pid for pid in hosts_up.pids(SECOND) if is_rank(jobs.command_of(pid))]
     killed = time.time()
     os.kill(rank, signal.SIGKILL)
     ended = training.wait()
-    [hang] = of_kind(out, "hang")
+    [hang] = [hang for hang in of_kind(out, "hang") if said in hang["text"]]  # a busy machine has others, that pass
     assert hang["rank"] == 1
-    assert {"stop": "is stopped by a signal", "loop": "is in a callback"}[trouble] in hang["text"]
     assert f"; rank 1 is on host {SECOND}" in hang["text"]
-    assert 2 < hang["time"] - jobs.began(trouble, ended) < NAMED_WITHIN
+    assert 2 < hang["time"] - jobs.began(trouble, ended) < here(NAMED_WITHIN)
     assert ended.status == 137 and "rank 1 failed first" in ended.last_panel
     assert f"Rank 1 on host {SECOND} was ended by signal 9 (SIGKILL), at step 9 of epoch 1" in ended.last_panel
-    assert ended.end - killed < jobs.ENDED_WITHIN
+    assert ended.end - killed < here(jobs.ENDED_WITHIN)
 
 
 def is_rank(command: str) -> bool:
