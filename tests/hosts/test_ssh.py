@@ -133,7 +133,8 @@ def as_debian_has_it(hosts_up):
 def test_over_mpi_hosts_may_find_a_loopback_address_for_their_names(as_debian_has_it, job):
     ended = job("--engine", "mpi", *TOGETHER, program("train"), "none", 1, "error@9").wait()
     assert f"Rank 1 on host {SECOND} exited with status 1, at step 9 of epoch 1" in ended.last_panel
-    assert "Then rank 0 exited with status 1" in ended.last_panel
+    # On a busy machine the launcher may be there before the rank has heard of the failure.
+    assert re.search("Then rank 0 (exited with status 1|was ended by the launcher)", ended.last_panel)
 
 
 @pytest.mark.parametrize("is_told", [pytest.param(False, marks=pytest.mark.slow), True])
