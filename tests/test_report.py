@@ -120,6 +120,8 @@ def test_the_page_says_what_was_added_up_by_hand(seen):
         ["0", "node00", "", "125 ms", "fastest", "25.0 ms", "75.0 ms", "25.0 ms"],
     ]
     assert "The most was 1.5 GiB, on rank 1." in saw["text"]
+    answer = "22.1 % of the time in fit is callbacks and other Python between steps"  # 31 of 140 seconds
+    assert answer in saw["text"].replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_events_are_told_with_their_stacks_folded(seen):

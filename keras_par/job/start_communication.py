@@ -16,7 +16,7 @@ from keras_par.job import gpu, launch_environment, rank_heartbeat, rendezvous
 from keras_par.job.meeting import RendezvousMeeting
 from keras_par.job.step_clock import TimedCommunicator, clock
 
-GLOO_SECONDS = 30  # that ranks wait for each other's messages at least, which is Horovod's default
+LATER_SECONDS = 30  # after the limit of all engines, so that a launcher can name who does not come before others die
 
 
 def start(engine: str | None = None) -> Communicator:
@@ -73,7 +73,7 @@ def connected(launched: launch_environment.Launch) -> Communicator:
     if launched.engine == "tensorflow":
         return shared(by_tensorflow(launched.size))
     if launched.engine == "gloo":  # by itself it lets ranks die that have waited 30 s for one that loads slowly
-        seconds = max(launch_environment.start_seconds(os.environ), GLOO_SECONDS)
+        seconds = launch_environment.start_seconds(os.environ) + LATER_SECONDS
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(seconds))
     gpu.take(communicator := HorovodCommunicator(launched.engine, launched.size))
     return shared(communicator)

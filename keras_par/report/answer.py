@@ -47,7 +47,7 @@ def answer(run: Run) -> str | None:
 def late_rank(ranking: list[measures.OwnTime], ranks: Mapping[int, Progress]) -> str | None:
     """A sentence about a rank that the others wait for; None if there is none, or they have its trouble, too.
 
-    They do if it explains half of the time that the median of the others is in reduce.
+    They wait for it if what it takes longer is half of the time, or more, that the median of them is in reduce.
     """
     slower = measures.stands_out(ranking)
     if slower is None:
