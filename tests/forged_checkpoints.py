@@ -59,6 +59,7 @@ class Forger:
     def __init__(self, place: Path):
         self.place, self.folder, self.model = place, place / "ckpt", small_model()
         self._whole, grid = place / "whole", in_a_row(NUM_RANKS)
+        frozen_files: list[File | None] = [None] * NUM_RANKS
         for serial, name in enumerate((OLDER, NEWER), 1):
             files = []
             for rank in range(NUM_RANKS):
@@ -68,10 +69,19 @@ class Forger:
                     callback_states.PREFIX + "Best": np.frombuffer(state.encode(), np.uint8),
                     callback_states.PREFIX + "Best/0": parts[0],
                 }
+                frozen = {each: arrays.pop(each) for each in list(arrays) if each.endswith("/kernel#0")}
+                if frozen and name == OLDER:
+                    relative = manifests.frozen_file_of(name, rank)
+                    frozen_files[rank] = File(relative, *write_arrays(self._whole / relative, frozen))
                 relative = manifests.file_of(name, rank)
                 files.append(File(relative, *write_arrays(self._whole / relative, arrays)))
             about = {"mesh": grid, "epoch": serial, "step": 0, "position": ["10", 0, 5, 16, serial, ORDER], "seed": 7}
-            about |= {"monitored": ["val_loss", 0.5], "versions": {"keras": "3"}, "files": files}
+            about |= {
+                "monitored": ["val_loss", 0.5],
+                "versions": {"keras": "3"},
+                "files": files,
+                "frozen": frozen_files,
+            }
             variables = snapshot.variables_of(self.model)
             manifests.write(self._whole, Manifest(name=name, serial=serial, variables=variables, **about))
         self._victims = [place / "victim", *(place / f"elsewhere/{name}{SUFFIX}" for name in (OLDER, NEWER))]
@@ -120,9 +130,11 @@ class Forger:
 
     def _prune(self) -> None:
         """As training does with `keep=1`, on a rank fewer."""
+        found = folders.complete(self.folder, "CKP", unfit := [])
+        frozen = None if unfit else folders.frozen_files(found)
         for rank in (0, *folders.ranks_without_process(self.folder, 1)):
             if folders.rank_folder(self.folder, rank).is_dir():
-                folders.remove_leftovers(self.folder, "CKP", rank, {OLDER, NEWER})
+                folders.remove_leftovers(self.folder, "CKP", rank, {OLDER, NEWER}, frozen)
         files = [File(manifests.file_of("CKP-3_5", 0), 0, "")]
         manifest = Manifest("CKP-3_5", 3, in_a_row(1), 3, 0, None, 7, None, [], {}, files)
         complaint = Disk(self.folder, "CKP", 1, 0).complete(manifest)
@@ -167,7 +179,7 @@ class Forger:
     def _forge_entry(self, chance: random.Random) -> None:
         """Puts something else where a file or folder is."""
         files = [manifests.file_of(NEWER, 1), manifests.file_of(OLDER, 0), manifests.file_of(NEWER, 0) + TEMPORARY]
-        names = [f"{NEWER}.json", "rank.1", *files]
+        names = [f"{NEWER}.json", "rank.1", manifests.frozen_file_of(OLDER, 0), *files]
         path = self.folder / chance.choice(names)
         if path.is_dir():
             shutil.rmtree(path)

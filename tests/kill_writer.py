@@ -27,6 +27,7 @@ from keras_par.checkpoint.manifest import Manifest
 from keras_par.checkpoint.writer import Writer
 
 NUM_RANKS, KEEP, PREFIX = 3, 2, "CKP"
+CHANGES_EVERY = 4  # checkpoints the arrays that are called frozen change
 
 
 class Threads:
@@ -49,14 +50,20 @@ def write_without_end(folder: Path, serial: int, communicator: Any, pipe: int) -
     """Writes checkpoints of arrays that are full of their serial number, and tells of each that is complete."""
     rank = communicator.rank
     folders.rank_folder(folder, rank).mkdir(exist_ok=True)
-    names = communicator.all_gather_object([path.stem for path in folder.glob("*.json")], "names")[0]
-    folders.remove_leftovers(folder, PREFIX, rank, names)
+    found = [
+        [path.stem for path in folder.glob("*.json")],
+        list(folders.frozen_files(folders.complete(folder, PREFIX))),
+    ]
+    names, frozen = communicator.all_gather_object(found, "found")[0]
+    folders.remove_leftovers(folder, PREFIX, rank, names, frozen)
     writer = Writer(Disk(folder, PREFIX, KEEP, rank), folder, True, communicator)
     while True:
         serial += 1
         name = f"{PREFIX}-1_{serial % 5}"  # names come again, as those of a run that was set back
         arrays = {"model/a": np.full([300, 100], serial), "model/b": np.full([rank + 1], serial)}
-        writer.begin(Manifest(name, serial, in_a_row(NUM_RANKS), 0, serial, None, 0, None, [], {}, []), arrays, None)
+        arrays |= {"model/frozen": np.full([200, 100], serial // CHANGES_EVERY)}
+        manifest = Manifest(name, serial, in_a_row(NUM_RANKS), 0, serial, None, 0, None, [], {}, [])
+        writer.begin(manifest, arrays, None, {"model/frozen"})
         writer.finish()
         if rank == 0:
             os.write(pipe, serial.to_bytes(8, "little"))
@@ -101,8 +108,9 @@ def main() -> None:
         assert manifest.serial >= told, (manifest.serial, told)
         assert len(manifest.files) == NUM_RANKS
         for rank in range(NUM_RANKS):
-            assert found.names(rank) == ["model/a", "model/b"]
-            assert all((found.read(rank, name) == manifest.serial).all() for name in found.names(rank))
+            assert found.names(rank) == ["model/a", "model/b", "model/frozen"]
+            assert all((found.read(rank, name) == manifest.serial).all() for name in ("model/a", "model/b"))
+            assert (found.read(rank, "model/frozen") == manifest.serial // CHANGES_EVERY).all()
         found.close()
         assert folders.complete(folder, PREFIX)[-1] == manifest
         serial = manifest.serial

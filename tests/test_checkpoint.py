@@ -1,5 +1,6 @@
 """What RankCheckpoint writes, and that nothing else is taken for it: one sentence, no file touched, no pickle read."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -160,11 +161,11 @@ DAMAGES = {
     ),
     "a newer form": (
         lambda folder: rewrite(folder, lambda document: document.update(version=manifests.VERSION + 1)),
-        "has format 5, but this version of keras-par reads format 4 alone",
+        "has format 6, but this version of keras-par reads formats 4 to 5 alone",
     ),
     "an older form": (
         lambda folder: rewrite(folder, lambda document: document.update(version=3)),
-        "has format 3, but this version of keras-par reads format 4 alone",
+        "has format 3, but this version of keras-par reads formats 4 to 5 alone",
     ),
     "no form": (
         lambda folder: rewrite(folder, lambda document: document.pop("version")),
@@ -219,7 +220,7 @@ def test_pruning_removes_nothing_that_a_forged_manifest_names(damage, copy):
     (copy / "rank.2").symlink_to(copy / "rank.0")
     before = contents(copy)
     for rank in folders.ranks_without_process(copy, 0):
-        folders.remove_leftovers(copy, "CKP", rank, ["CKP-2_5"])  # CKP-1_5 has no manifest that this rank knows of
+        folders.remove_leftovers(copy, "CKP", rank, ["CKP-2_5"], [])  # CKP-1_5 has no manifest that this rank knows of
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is forged
         complaint = Disk(copy, "CKP", 1, 0).complete(
@@ -252,8 +253,21 @@ def test_a_folder_of_an_older_format_is_an_error_on_every_rank_not_a_new_start(c
     rewrite(copy, lambda document: document.update(version=3))
     before = contents(copy)
     sentence = one_sentence(ranks(2).attempt(checkpoint_tasks.resume_only, folder=str(copy)))
-    assert "has format 3, but this version of keras-par reads format 4 alone: install the version" in sentence
+    assert "has format 3, but this version of keras-par reads formats 4 to 5 alone: install the version" in sentence
     assert contents(copy) == before
+
+
+def test_a_folder_of_format_4_which_had_no_frozen_arrays_is_read(copy, untrained):
+    def change(document: dict) -> None:
+        document.update(version=4)
+        del document["checkpoint"]["frozen"]
+
+    now = load_checkpoint(copy / "CKP-2_5", untrained)
+    weights = untrained.get_weights()
+    rewrite(copy, change)
+    untrained.set_weights([np.zeros_like(each) for each in weights])
+    assert load_checkpoint(copy / "CKP-2_5", untrained) == dataclasses.replace(now, frozen=[])
+    assert all(np.array_equal(a, b) for a, b in zip(untrained.get_weights(), weights, strict=True))
 
 
 def test_safetensors_own_tools_read_every_dtype(tmp_path):

@@ -17,7 +17,7 @@ from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import memory as memories
 from keras_par.checkpoint.disk import Disk
-from keras_par.checkpoint.manifest import Manifest
+from keras_par.checkpoint.manifest import CheckpointError, Manifest
 from keras_par.checkpoint.memory import Memory
 from keras_par.checkpoint.writer import Writer
 from keras_par.comm import world
@@ -47,6 +47,9 @@ class RankCheckpoint(Callback):
     methods `get_state()` and `set_state(state)` return; this callback acts after all of these. The manifest
     `<directory>/<prefix>-<epoch>_<step>.json` comes last, with a checksum of each file; what has none is no
     checkpoint. Epochs and steps count from 1.
+
+    Weights that are not trained, such as a base under adapters, are in a file of their own, which later checkpoints name,
+    too: they are written once by a job.
 
     Training waits while the state is copied; a thread writes the copy. A checkpoint that becomes due in the middle of
     an epoch while another is still being written is left out.
@@ -155,7 +158,7 @@ class RankCheckpoint(Callback):
         is_first = self._communicator.rank == 0
         others = folders.ranks_without_process(self._directory, self._communicator.size) if is_first else []
         for rank in (self._communicator.rank, *others):
-            folders.remove_leftovers(self._directory, self._prefix, rank, found["names"])
+            folders.remove_leftovers(self._directory, self._prefix, rank, found["names"], found["frozen"])
         self._iterator = epochs.newest()
         self._serial = max(self._serial, found["serial"])
         if self._memory is None and self._memory_folder is not None:
@@ -249,7 +252,9 @@ class RankCheckpoint(Callback):
             files=[],
         )
         states, complaint = callback_states.take(self._met)
-        writer.begin(manifest, snapshot.take(self.model, grid, self._communicator.rank) | states, complaint)
+        arrays = snapshot.take(self.model, grid, self._communicator.rank) | states
+        frozen = snapshot.frozen(self.model) if writer is self._writer else ()  # in memory each is whole
+        writer.begin(manifest, arrays, complaint, frozen)
 
 
 def look_together(folder: Path, prefix: str, disk: Disk, communicator: Communicator) -> dict:
@@ -267,9 +272,11 @@ def look_together(folder: Path, prefix: str, disk: Disk, communicator: Communica
         require_folder(own)
         complaint = disk.open()
         if communicator.rank == 0 and complaint is None:
-            complete = folders.complete(folder, prefix)
+            unfit: list[CheckpointError] = []
+            complete = folders.complete(folder, prefix, unfit)
             found = {
                 "names": [path.stem for path in folder.glob("*.json")],
+                "frozen": None if unfit else sorted(folders.frozen_files(complete)),
                 "serial": max((manifest.serial for manifest in complete), default=0),
                 "monitored": [manifest.monitored for manifest in complete],
             }

@@ -66,8 +66,7 @@ class Disk:
                 self._lock.check()
             manifests.write(self._folder, manifest)
             if self._keep is not None:
-                for old in folders.complete(self._folder, self._prefix)[: -self._keep]:
-                    folders.remove(self._folder, old)
+                folders.prune(self._folder, self._prefix, self._keep)
         except TakenError as owner:
             complaint = self._in_use(owner)
         except OSError as error:

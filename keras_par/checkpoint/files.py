@@ -46,12 +46,17 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[int, str
         end += array.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    pieces: Iterator[Any] = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for _, array in ordered)
+    pieces: Iterator[Any] = (bytes_of(array) for _, array in ordered)
     with whole(path) as file:
         for piece in itertools.chain([len(text).to_bytes(8, "little"), text], pieces):
             file.write(piece)
             digest.update(piece)
         return file.tell(), digest.hexdigest()
+
+
+def bytes_of(array: np.ndarray) -> memoryview:
+    """The bytes of an array, row by row; not copied if they lie like that."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def in_file(dtype: np.dtype, shape: Sequence[int]) -> tuple[str, list[int]]:

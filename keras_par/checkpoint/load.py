@@ -67,7 +67,7 @@ def load_checkpoint(path: str | Path, model: keras.Model) -> Manifest:
 def find(path: Path) -> Reader:
     """The checkpoint that `path` means."""
     if path.is_dir():
-        prefixes = {match["prefix"] for file in path.glob("*.json") if (match := folders.NAME.fullmatch(file.stem))}
+        prefixes = {match["prefix"] for file in path.glob("*.json") if (match := manifests.NAME.fullmatch(file.stem))}
         if len(prefixes) > 1:
             raise CheckpointError(
                 f"keras-par: '{path}' holds checkpoints of several prefixes ({', '.join(sorted(prefixes))}): "

@@ -1,7 +1,7 @@
 """The manifest: the small file whose presence makes a checkpoint complete, and which says what must be in it.
 
 A checkpoint `CKP-3_5` in a folder is `CKP-3_5.json`, the manifest, and a file `rank.<r>/CKP-3_5.safetensors`
-for each rank.
+for each rank. Arrays that training does not change may be in `rank.<r>/CKP-1_5.frozen.safetensors` of an earlier one.
 The manifest is written last and removed first.
 """
 
@@ -23,7 +23,11 @@ from keras_par.checkpoint.grid import Grid
 FORMAT = "keras-par checkpoint"
 MOST_BYTES = 2**27  # of a manifest, enough for 500,000 variables
 MOST_DIMS = 64  # of a variable or a mesh
-VERSION = 4  # those before had files of NumPy's
+VERSION = 5  # 4 had no frozen arrays, those before had files of NumPy's
+READ_VERSIONS = (4, VERSION)
+# A checkpoint whose name is taken, as where a run was set back, has a number behind it: none is ever written over.
+NAME = re.compile(r"(?P<prefix>.+)-\d+_\d+(\.\d+)?")
+FROZEN = ".frozen"  # behind the name of the checkpoint that wrote the file
 
 
 class CheckpointError(ValueError):
@@ -74,6 +78,8 @@ class Manifest:
         variables: all of the model, the optimizers and the metrics.
         versions: of the packages that wrote it.
         files: one for each rank, in rank order.
+        frozen: for each rank the file with arrays that training does not change, which an earlier checkpoint may have
+            written, or None; empty if no rank has one. An array that is in both files is the one in `files`.
         stopped: True if a callback had ended the training by then.
     """
 
@@ -88,12 +94,18 @@ class Manifest:
     variables: list[Variable]
     versions: dict[str, str]
     files: list[File]
+    frozen: list[File | None] = dataclasses.field(default_factory=list)
     stopped: bool = False
 
     @property
     def world_size(self) -> int:
         """Number of ranks that wrote it."""
         return len(self.mesh.ranks)
+
+    def files_of(self, rank: int) -> list[File]:
+        """The files with a rank's arrays, its own first."""
+        frozen = self.frozen[rank] if self.frozen else None
+        return [self.files[rank]] if frozen is None else [self.files[rank], frozen]
 
 
 def path_of(folder: Path, name: str) -> Path:
@@ -103,6 +115,11 @@ def path_of(folder: Path, name: str) -> Path:
 def file_of(name: str, rank: int) -> str:
     """The path of a rank's file below the checkpoints' folder."""
     return f"rank.{rank}/{name}{SUFFIX}"
+
+
+def frozen_file_of(name: str, rank: int) -> str:
+    """The path of the file with a rank's frozen arrays that the checkpoint `name` wrote."""
+    return file_of(name + FROZEN, rank)
 
 
 def write(folder: Path, manifest: Manifest) -> None:
@@ -130,18 +147,19 @@ def read(path: Path) -> Manifest:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CheckpointError(f"keras-par: '{path}' is no checkpoint of keras-par, which would name itself '{FORMAT}'.")
     version = document.get("version")
-    if type(version) is int and version != VERSION and 0 < version < 1000:
+    if type(version) is int and version not in READ_VERSIONS and 0 < version < 1000:
         raise CheckpointError(
-            f"keras-par: checkpoint '{path}' has format {version}, but this version of keras-par reads format "
-            f"{VERSION} alone: install the version of keras-par that wrote it, or give another folder."
+            f"keras-par: checkpoint '{path}' has format {version}, but this version of keras-par reads formats "
+            f"{READ_VERSIONS[0]} to {READ_VERSIONS[-1]} alone: install the version of keras-par that wrote it, or give "
+            "another folder."
         )
     try:
         body = document.get("checkpoint")
         if not isinstance(body, dict) or document.get("checksum") != checksum(body):
             raise damaged(path, "its manifest does not fit its checksum")
-        if type(version) is not int or version != VERSION:
+        if type(version) is not int or version not in READ_VERSIONS:
             raise UnfitError("version")
-        return manifest_of(body, path.stem)
+        return manifest_of(body if version == VERSION else {**body, "frozen": []}, path.stem)
     except RecursionError as error:
         raise damaged(path, f"its manifest cannot be read ({error})") from None
     except UnfitError as error:
@@ -168,14 +186,26 @@ def manifest_of(body: dict[str, Any], name: str) -> Manifest:
         variables=said.take("variables", list_of(lambda each: variable_of(each, mesh))),
         versions=said.take("versions", versions_of),
         files=said.take("files", list_of(file_from)),
+        frozen=said.take("frozen", list_of(or_none(file_from))),
         stopped=said.take("stopped", fields.flag),
     )
     said.end()
     if [file.path for file in found.files] != [file_of(name, rank) for rank in range(found.world_size)]:
         raise UnfitError("files")
+    are_frozen = [file is None or is_frozen_file(file.path, rank, name) for rank, file in enumerate(found.frozen)]
+    if len(are_frozen) not in (0, found.world_size) or not all(are_frozen):
+        raise UnfitError("frozen")
     if len({variable.name for variable in found.variables}) < len(found.variables):
         raise UnfitError("variables")
     return found
+
+
+def is_frozen_file(path: str, rank: int, name: str) -> bool:
+    """True for the path of a rank's frozen arrays that a checkpoint of the same prefix as `name` may have written."""
+    written_by = path.removeprefix(f"rank.{rank}/").removesuffix(FROZEN + SUFFIX)
+    own, other = NAME.fullmatch(name), NAME.fullmatch(written_by)
+    is_same_prefix = own is not None and other is not None and own["prefix"] == other["prefix"]
+    return is_same_prefix and path == frozen_file_of(written_by, rank)
 
 
 def mesh_of(content: Any) -> Grid:

@@ -21,6 +21,7 @@ from keras_par.sharding.variable_views import is_sharded, local_view
 
 SECTIONS: tuple[Section, ...] = ("model", "optimizer", "metrics")
 RANDOM = "random"
+LEAST_FROZEN_BYTES = 2**20  # for which a file of their own is worth it
 
 
 def grid_of(model: keras.Model, num_ranks: int) -> Grid:
@@ -41,6 +42,18 @@ def variables_of(model: keras.Model) -> list[Variable]:
 def described(entry: Entry) -> Variable:
     shape, dtype = list(entry.variable.shape), entry.variable.dtype
     return Variable(entry.name, shape, dtype, entry.across_ranks, list(entry.axes))
+
+
+def frozen(model: keras.Model) -> frozenset[str]:
+    """The variables that training is not meant to change, as under adapters; none where they are small.
+
+    Moving statistics are among them: which of all these have changed is seen where they are written.
+    """
+    found = [
+        entry for entry in entries(model, "model") if not entry.variable.trainable and entry.across_ranks == "same"
+    ]
+    num_bytes = sum(math.prod(entry.variable.shape) * tf.as_dtype(entry.variable.dtype).size for entry in found)
+    return frozenset(entry.name for entry in found) if num_bytes >= LEAST_FROZEN_BYTES else frozenset()
 
 
 def take(model: keras.Model, grid: Grid, rank: int) -> dict[str, np.ndarray]:
@@ -155,4 +168,4 @@ def restore_random_state(reader: Reader, rank: int) -> None:
     try:
         generators.restore(json.loads(document))
     except Exception:  # whatever the generators raise where they are given something else
-        raise reader.damaged(rank, "has no states of random generators") from None
+        raise reader.without_random_states(rank) from None

@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import write_arrays
+from keras_par.checkpoint.frozen import Frozen
 from keras_par.checkpoint.manifest import File, Manifest
 from keras_par.comm.communicator import Communicator, gather_or_raise
 from keras_par.job import rank_heartbeat
@@ -49,6 +50,8 @@ class Writer:
         self._manifest: Manifest | None = None
         self._written: File | None = None
         self._complaint: str | None = None
+        self._frozen = Frozen()
+        self._needs_frozen = False  # whether what is being written leaves arrays to the file of these
         self._taken: dict[str, float] = {}  # when the state was copied, and after how many steps of this process
 
     @property
@@ -56,8 +59,20 @@ class Writer:
         """True from a checkpoint's begin until it is complete; equal on all ranks."""
         return self._manifest is not None
 
-    def begin(self, manifest: Manifest, arrays: Mapping[str, np.ndarray], complaint: str | None) -> None:
-        """Begins to write this rank's file; `manifest` lacks the files. Costs two all-gathers of a few bytes.
+    def begin(
+        self,
+        manifest: Manifest,
+        arrays: Mapping[str, np.ndarray],
+        complaint: str | None,
+        frozen: Collection[str] = (),
+    ) -> None:
+        """Begins to write this rank's files. Costs two all-gathers of a few bytes.
+
+        Args:
+            manifest: without files.
+            arrays: what this rank writes.
+            complaint: why there can be no checkpoint, in a sentence, or None.
+            frozen: the arrays that training is not meant to change, of which only what has changed is written again.
 
         Raises:
             ValueError: on every rank, if the ranks are at different steps, or one has a `complaint`.
@@ -75,8 +90,9 @@ class Writer:
                 "same callbacks.",
             )
         self._manifest, self._written, self._complaint = dataclasses.replace(manifest, name=free), None, None
+        self._needs_frozen = False
         self._taken = {"taken": time.time(), "steps": rank_heartbeat.current().page.steps}
-        self._thread = threading.Thread(target=self._write, args=(self._manifest, arrays), name="kp-checkpoint")
+        self._thread = threading.Thread(target=self._write, args=(self._manifest, arrays, frozen), name="kp-checkpoint")
         self._thread.start()
         if not self._asynchronous:
             self.finish()
@@ -99,10 +115,14 @@ class Writer:
             return
         assert self._thread is not None
         self._thread.join()
-        own = None if self._written is None else vars(self._written)
+        own = [each and vars(each) for each in (self._written, self._frozen.file if self._needs_frozen else None)]
         manifest, self._manifest = self._manifest, None
         files = gather_or_raise(self._communicator, "kp.checkpoint.files", own, self._complaint)
-        manifest = dataclasses.replace(manifest, files=[File(**file) for file in files])
+        manifest = dataclasses.replace(
+            manifest,
+            files=[File(**file) for file, _ in files],
+            frozen=[frozen and File(**frozen) for _, frozen in files],
+        )
         complaint = self._home.complete(manifest)
         if complaint is None and self._communicator.rank == 0:
             about = {"name": manifest.name, "in_memory": self._home.is_memory, **self._taken}
@@ -115,12 +135,18 @@ class Writer:
             self._thread.join()
         self._manifest = None
 
-    def _write(self, manifest: Manifest, arrays: Mapping[str, np.ndarray]) -> None:
-        relative = manifests.file_of(manifest.name, self._communicator.rank)
+    def _write(self, manifest: Manifest, arrays: Mapping[str, np.ndarray], frozen: Collection[str]) -> None:
+        rank, held = self._communicator.rank, frozenset[str]()
+        relative = manifests.file_of(manifest.name, rank)
         path: Path | str = relative
         try:
+            if candidates := {name: array for name, array in arrays.items() if name in frozen}:
+                relative_frozen = manifests.frozen_file_of(manifest.name, rank)
+                path = self._home.path_for(manifest, relative_frozen)
+                held = self._frozen.put(path, relative_frozen, candidates)
             path = self._home.path_for(manifest, relative)
-            self._written = File(relative, *write_arrays(path, arrays))
+            own = {name: array for name, array in arrays.items() if name not in held}
+            self._written, self._needs_frozen = File(relative, *write_arrays(path, own)), bool(held)
         except Exception as error:  # in a thread nobody else would hear of it
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             self._complaint = f"checkpoint '{path}' cannot be written ({why}): {self._home.way_out}."
