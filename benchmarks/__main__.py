@@ -18,6 +18,7 @@ PARTS = {
     "messages": ("messages", "what ranks send each other besides gradients, counted"),
     "input": ("input", "how fast sharded data sets are read"),
     "tensor-parallel": ("tensor_parallel", "what dividing a block over two ranks gains"),
+    "generation": ("generation", "how fast a language model writes where ranks divide it"),
     "search": ("search", "how well the search tells fast layouts from slow ones"),
     "functions": ("functions", "how long functions such as GELU take, for the cost model"),
     "memory": ("memory", "the memory that the search predicts beside what a rank takes at its peak"),

@@ -27,13 +27,14 @@ NAMES = ("kp-host-0", "kp-host-1")
 RANKS_OF_HOST, WIDTH, NUM_LAYERS, ROWS = 2, 1024, 4, 32
 PORT = "29517"
 # Options of kp.DataParallel, and how often a host sends the weights' bytes. A ring of N ranks sends 2 (N - 1) / N over
-# each link, one of H hosts 2 (H - 1) / H; zero=3 scatters once and gathers twice, but the first layer's weights once.
+# each link, two levels over H hosts 2 (H - 1) / H; zero=3 scatters once and gathers twice, each with half of
+# the bytes of a sum.
 WAYS = {
     "flat ring of all ranks": ({"reduce_by": "engine"}, 2 * 3 / 4),
     "two levels": ({}, 1.0),
     "zero=1, a replica a host": ({"zero": 1, "zero_ranks": "host"}, 1.0),
     "zero=3, a replica a host": ({"zero": 3, "zero_ranks": "host"}, 1.0),
-    "zero=3 over all ranks": ({"zero": 3}, (3 - 1 / NUM_LAYERS) * 3 / 4),
+    "zero=3 over all ranks": ({"zero": 3}, 3 / 2),
 }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_par.comm.communicator import COLLECTIVES
+from keras_par.plan.layout import part_of
 
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.int32, tf.int64)
 NUMPY_OPS = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max}
@@ -133,6 +134,13 @@ def collectives(communicator, name: str) -> Iterator[tuple[str, Callable[[], lis
         "reduce_scatter",
         lambda: communicator.reduce_scatter(tensors([whole[rank]]), f"{name}.scatter"),
         [np.sum(whole, axis=0)[own_part]],
+    )
+    # Rows that ranks divide unevenly, and fewer rows than ranks.
+    uneven = [[given(each, (rows, 3), tf.float32) for rows in (2 * size + 1, max(1, size - 1))] for each in range(size)]
+    yield (
+        "reduce_scatter of uneven rows",
+        lambda: communicator.reduce_scatter(tensors(uneven[rank]), f"{name}.scatter.uneven"),
+        [np.sum(each, axis=0)[part_of(len(each[0]), size, rank)] for each in zip(*uneven, strict=True)],
     )
 
 

@@ -19,9 +19,7 @@ def halves(size: int) -> list[list[int]]:
 
 def two_levels(current) -> TwoLevelCommunicator:
     """As if the two halves of the ranks were on hosts of their own."""
-    engine = current.routed_by("engine")
-    across = engine.group([list(pair) for pair in zip(*halves(current.size), strict=True)])
-    return TwoLevelCommunicator(engine, current.group(halves(current.size)), across)
+    return TwoLevelCommunicator(current.routed_by("engine"), current.group(halves(current.size)), halves(current.size))
 
 
 KINDS = {

@@ -1,6 +1,7 @@
 """Text that a language model of KerasHub's writes, and files of its adapters, divided over ranks and not."""
 
 import contextlib
+import math
 from pathlib import Path
 
 import keras
@@ -41,7 +42,12 @@ def model() -> keras.Model:
 def sampler(name: str):
     import keras_hub
 
-    seeded = {"top_k": {"k": 5, "seed": 3}, "random": {"temperature": 2.0, "seed": 3}, "beam": {"num_beams": 3}}
+    seeded = {
+        "top_k": {"k": 5, "seed": 3},
+        "random": {"temperature": 2.0, "seed": 3},
+        "beam": {"num_beams": 3},
+        "contrastive": {"k": 3},
+    }
     return keras_hub.samplers.get({"class_name": name, "config": seeded.get(name, {})})
 
 
@@ -57,6 +63,30 @@ def generate(divided: str, sampled: str, own: bool = False, stops: bool = False)
         prompts = [[prompt] for prompt in PROMPTS[rank::size]] if own else [PROMPTS]
         texts = [written(made, group, STOPS if stops else None) for group in prompts]
     return {"texts": texts, "rank": rank, "size": size}
+
+
+def cache(divided: str, sampled: str) -> dict:
+    """The part of the cache that this rank has in a turn, and the largest tensor that ranks gather meanwhile."""
+    from keras_par.comm import world
+    from keras_par.comm.counted import CountedCommunicator
+
+    with strategy(divided):
+        made = model()
+        made.compile(sampler=sampler(sampled))
+        shapes, original = [], made.call_with_cache
+
+        def noted(tokens, cache, index):
+            shapes.append(tuple(getattr(cache, "local", cache).shape))
+            return original(tokens, cache, index)
+
+        made.call_with_cache = noted
+        before = world.replace(counting := CountedCommunicator(world.current()))
+        try:
+            written(made, PROMPTS, None)
+        finally:
+            world.replace(before)
+    gathered = [math.prod(size or 1 for size in each) for call in counting.calls for each in call.shapes]
+    return {"shape": shapes[-1], "largest": max(gathered), "size": world.current().size}
 
 
 def place(divided: str) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 """A model that the ranks divide writes the text of one process, and files of its adapters are one process's."""
 
+import math
+
 import h5py
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ TOLERANCE = 1e-6  # Keras's adapters are float32, in a model of float64, too
 SIZES = {"zero": 2, "layouts": 2, "zero and layouts": 4}
 
 
-@pytest.mark.parametrize("sampled", ["top_k", "greedy", "random", "beam"])
+@pytest.mark.parametrize("sampled", ["top_k", "greedy", "random", "beam", "contrastive"])
 @pytest.mark.parametrize("divided", SIZES)
 def test_text_is_one_processs(divided, sampled, ranks, plain):
     [alone], results = together(
@@ -22,6 +24,14 @@ def test_text_is_one_processs(divided, sampled, ranks, plain):
     for found in results:
         assert found["size"] == SIZES[divided]
         assert found["texts"] == alone["texts"]
+
+
+@pytest.mark.parametrize(("sampled", "rows"), [("greedy", 4), ("beam", 12), ("contrastive", 12)])
+def test_a_cache_goes_from_turn_to_turn_divided_by_heads(sampled, rows, ranks):
+    for found in ranks(2).run(tasks.cache, divided="layouts", sampled=sampled):
+        assert found["size"] == 2
+        assert found["shape"] == (rows, 2, 2, tasks.LENGTH, 1, 8)  # of two heads of keys and values
+        assert found["largest"] < math.prod(found["shape"])  # all of it is not sent
 
 
 @pytest.mark.parametrize("divided", [None, "zero"])

@@ -24,11 +24,11 @@ ROUTES = {  # by the number of ranks on the first host
 @pytest.mark.parametrize(
     ("ranks_of_first", "stages", "engine"),
     [
-        pytest.param(2, "03", "mpi", marks=pytest.mark.long),
-        pytest.param(2, "1", "mpi", marks=pytest.mark.slow),
-        pytest.param(3, "0", "mpi", marks=pytest.mark.slow),
-        pytest.param(2, "03", "tensorflow", marks=pytest.mark.long),
-        pytest.param(3, "0", "tensorflow", marks=pytest.mark.slow),
+        pytest.param(2, ("0", "3", "3 all"), "mpi", marks=pytest.mark.long),
+        pytest.param(2, ("1",), "mpi", marks=pytest.mark.slow),
+        pytest.param(3, ("0", "3 all"), "mpi", marks=pytest.mark.slow),
+        pytest.param(2, ("0", "3", "3 all"), "tensorflow", marks=pytest.mark.long),
+        pytest.param(3, ("0", "3 all"), "tensorflow", marks=pytest.mark.slow),
     ],
 )
 def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, stages, engine, plain, tmp_path):
@@ -47,6 +47,8 @@ def test_hosts_sum_in_two_levels_where_they_have_as_many_ranks(ranks_of_first, s
         if stage == "0":
             route, sentence = ROUTES[ranks_of_first]
             require_route(results, route, sentence.format(engine=ENGINES[engine]))
+        elif stage == "3 all":
+            require_all_divided(results, ROUTES[ranks_of_first][0])
         else:
             require_divided(results, alone)
 
@@ -67,6 +69,12 @@ def require_divided(results: list[dict], alone: list) -> None:
         assert {ranks for _, route, ranks in ways if route == "shared_memory"} <= {(0, 1), (2, 3)}
     between = [sum(call[3] for call in result["sent"] if call[1] == "engine") for result in results]
     assert sum(between) == 2 * sum(4 * np.size(each) for each in alone)
+
+
+def require_all_divided(results: list[dict], route: str) -> None:
+    for result in results:
+        ways = {(kind, way) for kind, way, _, _ in result["sent"] if kind != "all_reduce"}  # of the metrics
+        assert ways == {("all_gather", route), ("reduce_scatter", route)}
 
 
 def test_ranks_are_told_by_their_hosts():

@@ -48,8 +48,8 @@ class RankCheckpoint(Callback):
     `<directory>/<prefix>-<epoch>_<step>.json` comes last, with a checksum of each file; what has none is no
     checkpoint. Epochs and steps count from 1.
 
-    Weights that are not trained, such as a base under adapters, are in a file of their own, which later checkpoints name,
-    too: they are written once by a job.
+    Weights that are not trained, such as a base under adapters, are in a file of their own, which later checkpoints
+    name, too: they are written once by a job.
 
     Training waits while the state is copied; a thread writes the copy. A checkpoint that becomes due in the middle of
     an epoch while another is still being written is left out.

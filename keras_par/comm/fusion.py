@@ -1,11 +1,12 @@
 """Several tensors as one message: their elements end to end, what comes back apart again, and sums of 16 bits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
 from keras_par.comm.differentiable import with_gradient
+from keras_par.plan.layout import length_of
 
 
 def fused(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -26,6 +27,28 @@ def separated(flat: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         tf.ensure_shape(tf.reshape(piece, tf.shape(tensor)), tensor.shape)
         for piece, tensor in zip(pieces, like, strict=True)
     ]
+
+
+def gathered(tensors: Sequence[tf.Tensor], gather: Callable[[tf.Tensor], Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    """Rows of all ranks, those of all tensors of a dtype as one message.
+
+    Args:
+        tensors: of shapes that all ranks have.
+        gather: makes of this rank's elements those of each rank, in the order of the ranks.
+    """
+    found: dict[int, tf.Tensor] = {}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        own = [tensors[i] for i in places]
+        of_ranks = [separated(each, own) for each in gather(fused(own))]
+        found |= {i: tf.concat(rows, 0) for i, rows in zip(places, zip(*of_ranks, strict=True), strict=True)}
+    return [found[i] for i in range(len(tensors))]
+
+
+def parts_of_ranks(tensors: Sequence[tf.Tensor], size: int) -> list[tuple[tf.Tensor, ...]]:
+    """For each of `size` ranks its rows of tensors, of whose sums a reduce-scatter gives it those."""
+    lengths = [[length_of(tensor.shape[0], size, rank) for rank in range(size)] for tensor in tensors]
+    return list(zip(*(tf.split(*each) for each in zip(tensors, lengths, strict=True)), strict=True))
 
 
 def sum_as_bfloat16(communicator: Communicator, tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:

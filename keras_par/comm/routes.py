@@ -66,8 +66,7 @@ def over_hosts(communicator: Communicator, hosts: Sequence[Sequence[int]]) -> Co
         grouped.no_shared_memory = why
         logger.info("keras-par: sums over hosts go by %s, because the ranks of one share no memory: %s", engine, why)
         return grouped
-    across = communicator.group([sorted(ranks) for ranks in zip(*hosts, strict=True)])
-    return TwoLevelCommunicator(communicator, local, across)
+    return TwoLevelCommunicator(communicator, local, hosts)
 
 
 def why_no_nccl(gpus: Sequence[tuple[str, str | None]], missing: str | None) -> str | None:

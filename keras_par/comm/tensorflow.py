@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from keras_par.comm.communicator import COLLECTIVES, Communicator, Request, SoloCommunicator, cast_to_send
 from keras_par.comm.differentiable import with_gradient
-from keras_par.comm.fusion import fused, separated, sum_as_bfloat16
+from keras_par.comm.fusion import fused, gathered, parts_of_ranks, separated, sum_as_bfloat16
 from keras_par.comm.tensorflow_server import TensorFlowServer, task
-from keras_par.plan.layout import length_of
 
 MOVED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)  # dtypes that all of the operations take
 GROUPS, MOST_KEY = 16, 0x7FFFFFFF  # keys of one set of ranks; the largest key
@@ -99,7 +98,7 @@ class TensorFlowCollectives(Communicator):
             "all_reduce": lambda: self._all_reduce(tensors, key, name, op),
             "reduce_scatter": lambda: self._reduce_scatter(tensors, key),
             "all_gather": lambda: [self._all_gather(first, key)],
-            "all_gather_equal": lambda: self._all_gather_equal(tensors, key),
+            "all_gather_equal": lambda: gathered(tensors, lambda flat: tf.split(self._gather(flat, key), self.size)),
             "all_to_all": lambda: [tf.concat(self._exchange(tf.split(first, self.size), key), 0)],
             "broadcast": lambda: [self._broadcast(t, ranks, root, key.part(i)) for i, t in enumerate(tensors)],
         }[kind]()
@@ -123,8 +122,7 @@ class TensorFlowCollectives(Communicator):
         return list(with_gradient(call, reduce, tensors)) if op in ("sum", "mean") else reduce(*tensors)
 
     def _reduce_scatter(self, tensors: list[tf.Tensor], key: Key) -> list[tf.Tensor]:
-        lengths = [[length_of(tensor.shape[0], self.size, each) for each in range(self.size)] for tensor in tensors]
-        parts = list(zip(*(tf.split(*each) for each in zip(tensors, lengths, strict=True)), strict=True))
+        parts = parts_of_ranks(tensors, self.size)
         sums = tf.add_n(self._exchange([fused(part) for part in parts], key))
         return separated(sums, parts[self.rank])
 
@@ -136,17 +134,6 @@ class TensorFlowCollectives(Communicator):
         filled = tf.pad(tensor, [[0, most - length], *[[0, 0]] * (len(tensor.shape) - 1)])
         rows = tf.boolean_mask(self._gather(filled, key), tf.reshape(tf.sequence_mask(lengths, most), [-1]))
         return tf.ensure_shape(rows, [None, *tensor.shape[1:]])
-
-    def _all_gather_equal(self, tensors: list[tf.Tensor], key: Key) -> list[tf.Tensor]:
-        """Rows of all ranks, those of all tensors of a dtype as one message."""
-        gathered: dict[int, tf.Tensor] = {}
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            own = [tensors[i] for i in places]
-            everything = self._gather(fused(own), key.part(dtype.name))
-            of_ranks = [separated(each, own) for each in tf.split(everything, self.size)]
-            gathered |= {i: tf.concat(rows, 0) for i, rows in zip(places, zip(*of_ranks, strict=True), strict=True)}
-        return [gathered[i] for i in range(len(tensors))]
 
     def _gather(self, tensor: tf.Tensor, key: Key) -> tf.Tensor:
         """Rows of all ranks, of which each has as many."""

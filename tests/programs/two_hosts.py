@@ -2,7 +2,7 @@
 
 two_hosts.py RANKS_OF_FIRST_HOST FOLDER STAGE ...
 
-With a stage of ZeRO but 0, the ranks of a host divide a replica.
+With a stage of ZeRO but 0, the ranks of a host divide a replica; with "3 all" all ranks divide the one that there is.
 """
 
 import json
@@ -26,9 +26,10 @@ kp.init()
 
 def train(stage):
     keras.utils.set_random_seed(3)
-    if stage:
+    zero, _, over = stage.partition(" ")
+    if zero != "0":
         world.current().local_size = 2  # of which Horovod has asked MPI
-    options = {"zero": stage, "zero_min_kb": 0, "zero_ranks": "host"} if stage else {}
+    options = {"zero": int(zero), "zero_min_kb": 0, "zero_ranks": None if over else "host"} if zero != "0" else {}
     with kp.DataParallel(**options).scope():
         model = reduce_by_tasks.build()
     model.fit(**reduce_by_tasks.data(), epochs=2, verbose=0)
@@ -42,5 +43,5 @@ def train(stage):
     }
 
 
-results = {stage: train(int(stage)) for stage in sys.argv[3:]}
+results = {stage: train(stage) for stage in sys.argv[3:]}
 Path(sys.argv[2], f"{kp.rank()}.json").write_text(json.dumps(results))

@@ -158,3 +158,41 @@ def take(original, x, indices, axis=None):
         return tf.where(tf.reshape(is_own, around), rows, others)
 
     return compute(local, [x], [names], result)
+
+
+def take_along_axis(original, x, indices, axis=None):
+    """Lines are whole; where one index holds for all of a dim, that may be divided."""
+    indices = tf.convert_to_tensor(whole(indices))
+    if not isinstance(x, ShardedTensor) or axis is None or indices.shape.rank != x.ndim:
+        return original(whole(x), indices, axis)
+    dim = dim_of(axis, x.ndim)
+    names, of_indices, undivided = list(range(x.ndim)), list(range(x.ndim)), ["line", "chosen"]
+    for other, (size, number) in enumerate(zip(x.shape, indices.shape, strict=True)):
+        if other != dim and size != number:
+            if number != 1:
+                return original(x.whole(), indices, axis)
+            undivided.append(one := f"one index for {other}")
+            of_indices[other] = one
+    result = [*names[:dim], "chosen", *names[dim + 1 :]]
+    names[dim], of_indices[dim] = "line", "chosen"
+    return compute(
+        lambda *local: original(*local, axis), [x, indices], [names, of_indices], result, undivided=tuple(undivided)
+    )
+
+
+def slice_update(original, inputs, start_indices, updates):
+    """Dims that are written from begin to end may be divided; the others are whole."""
+    is_known = isinstance(start_indices, (list, tuple))
+    names, of_updates, undivided = list(range(len(inputs.shape))), list(range(len(inputs.shape))), []
+    for dim, (size, length) in enumerate(zip(inputs.shape, updates.shape, strict=True)):
+        start = start_indices[dim] if is_known else None
+        if size is None or size != length or not isinstance(start, int) or start:
+            of_updates[dim] = f"written of {dim}"
+            undivided += [dim, of_updates[dim]]
+    return compute(
+        lambda target, update: original(target, start_indices, update),
+        [inputs, updates],
+        [names, of_updates],
+        names,
+        undivided=tuple(undivided),
+    )
