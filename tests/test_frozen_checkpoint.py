@@ -51,8 +51,12 @@ def test_a_base_under_adapters_is_written_once_and_read_on_other_ranks(strategy,
     assert [len(end["loss"]) for end in ends.values()] == [1, 1]  # the fourth epoch alone
     for a, b in zip(ends[1]["weights"], ends[3]["weights"], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    again = shutil.copytree(tmp_path, tmp_path / "on as many")
+    [first, _] = ranks(2).run(tasks.fit, folder=str(again), strategy=strategy, epochs=4, keep=1)
+    assert len(first["loss"]) == 1 and {path for path in sizes(again) if manifests.FROZEN in path} == set(frozen)
+    kept = {"CKP-1_4"} if strategy == "data" else set()  # shards of two ranks are none of one or three
     for _, folder in going_on:
-        assert {path.split("/")[1].split(".")[0] for path in sizes(folder)} == {"CKP-4_4"}
+        assert {path.split("/")[1].split(".")[0] for path in sizes(folder)} == {"CKP-4_4", *kept}
 
 
 class Alone:
@@ -77,6 +81,7 @@ class Job:
         folders.rank_folder(folder, 0).mkdir(exist_ok=True)
         communicator: Any = Alone()
         self._writer = Writer(Disk(folder, "CKP", keep, 0), folder, True, communicator)
+        self.frozen = self._writer.frozen
 
     def write(self, name: str, **arrays: np.ndarray) -> Manifest:
         self.serial += 1
@@ -160,6 +165,24 @@ def test_a_base_that_somebody_has_removed_is_written_again(tmp_path):
     assert (job.read(second, "base") == BASE).all()
     with pytest.raises(CheckpointError, match=r"its file rank\.0/CKP-1_1\.frozen\.safetensors cannot be read"):
         job.read(first, "base")
+
+
+def test_a_base_of_an_earlier_job_is_taken_if_it_is_whole_and_the_same(tmp_path):
+    first = Job(tmp_path, keep=None).write("CKP-1_1", base=BASE, adapter=number(1))
+    path, file = tmp_path / first.frozen[0].path, first.frozen[0]
+
+    def written(name: str, base: np.ndarray) -> str:
+        job = Job(tmp_path, keep=None)
+        job.serial = len(folders.complete(tmp_path, "CKP"))
+        job.frozen.offer(path, file)
+        manifest = job.write(name, base=base, adapter=number(2))
+        assert (job.read(manifest, "base") == base).all()
+        return manifest.frozen[0].path
+
+    assert written("CKP-2_1", BASE) == file.path
+    assert written("CKP-3_1", BASE + 1) == manifests.frozen_file_of("CKP-3_1", 0)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert written("CKP-4_1", BASE) == manifests.frozen_file_of("CKP-4_1", 0)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from keras_par.checkpoint import callback_states, snapshot
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import memory as memories
 from keras_par.checkpoint.disk import Disk
-from keras_par.checkpoint.manifest import CheckpointError, Manifest
+from keras_par.checkpoint.manifest import CheckpointError, File, Manifest
 from keras_par.checkpoint.memory import Memory
 from keras_par.checkpoint.writer import Writer
 from keras_par.comm import world
@@ -49,7 +49,7 @@ class RankCheckpoint(Callback):
     checkpoint. Epochs and steps count from 1.
 
     Weights that are not trained, such as a base under adapters, are in a file of their own, which later checkpoints
-    name, too: they are written once by a job.
+    name, too.
 
     Training waits while the state is copied; a thread writes the copy. A checkpoint that becomes due in the middle of
     an epoch while another is still being written is left out.
@@ -159,6 +159,8 @@ class RankCheckpoint(Callback):
         others = folders.ranks_without_process(self._directory, self._communicator.size) if is_first else []
         for rank in (self._communicator.rank, *others):
             folders.remove_leftovers(self._directory, self._prefix, rank, found["names"], found["frozen"])
+        if (frozen := found["newest"].get(str(self._communicator.rank))) is not None:
+            self._writer.frozen.offer(self._directory / frozen["path"], File(**frozen))
         self._iterator = epochs.newest()
         self._serial = max(self._serial, found["serial"])
         if self._memory is None and self._memory_folder is not None:
@@ -277,6 +279,9 @@ def look_together(folder: Path, prefix: str, disk: Disk, communicator: Communica
             found = {
                 "names": [path.stem for path in folder.glob("*.json")],
                 "frozen": None if unfit else sorted(folders.frozen_files(complete)),
+                "newest": {str(rank): vars(file) for rank, file in enumerate(complete[-1].frozen) if file}
+                if complete
+                else {},
                 "serial": max((manifest.serial for manifest in complete), default=0),
                 "monitored": [manifest.monitored for manifest in complete],
             }

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from safetensors import safe_open
 
 from keras_par.checkpoint.files import bytes_of, write_arrays
-from keras_par.checkpoint.manifest import File
+from keras_par.checkpoint.manifest import File, fits
 
 
 class Frozen:
@@ -17,6 +18,11 @@ class Frozen:
         self.file: File | None = None
         self._path: Path | None = None
         self._sums: dict[str, bytes] = {}
+        self._offered: tuple[Path, File] | None = None
+
+    def offer(self, path: Path, file: File) -> None:
+        """Names the file that an earlier job has left, as if this one had written it."""
+        self._offered = path, file
 
     def put(self, path: Path, relative: str, arrays: Mapping[str, np.ndarray]) -> frozenset[str]:
         """Writes arrays to a file, if the file before has not most of them as they are.
@@ -29,6 +35,7 @@ class Frozen:
         Returns:
             The names of those that `file` has as they are.
         """
+        self._take_offered()
         sums = {name: hashlib.sha256(bytes_of(array)).digest() for name, array in arrays.items()}
         same = frozenset(name for name, each in sums.items() if self._sums.get(name) == each)
         num_bytes, num_same_bytes = (sum(arrays[name].nbytes for name in names) for names in (sums, same))
@@ -36,6 +43,18 @@ class Frozen:
             return same
         self.file, self._path, self._sums = File(relative, *write_arrays(path, arrays)), path, sums
         return frozenset(arrays)
+
+    def _take_offered(self) -> None:
+        offered, self._offered = self._offered, None
+        if offered is None or self.file is not None or not fits(*offered):
+            return
+        try:
+            with safe_open(offered[0], framework="np") as found:
+                sums = {name: hashlib.sha256(bytes_of(found.get_tensor(name))).digest() for name in list(found.keys())}
+        except Exception:  # whatever the library raises where a file is something else
+            return
+        self._path, self.file = offered
+        self._sums = sums
 
     def _is_there(self) -> bool:
         """False where somebody has removed the file, or there is none."""

@@ -122,6 +122,15 @@ def frozen_file_of(name: str, rank: int) -> str:
     return file_of(name + FROZEN, rank)
 
 
+def fits(path: Path, file: File) -> bool:
+    """True if a file is there and is what its checkpoint was written with."""
+    try:
+        with opened(path, file.num_bytes) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
+    except OSError:
+        return False
+
+
 def write(folder: Path, manifest: Manifest) -> None:
     """Makes the checkpoint complete, all at once."""
     body = dataclasses.asdict(manifest)

@@ -1,7 +1,6 @@
 """Writes what hosts keep in memory to the folder that all ranks see, before a job goes on after a failure."""
 
 import contextlib
-import hashlib
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from keras_par.base.regular_file import opened
 from keras_par.checkpoint import folder as folders
 from keras_par.checkpoint import manifest as manifests
 from keras_par.checkpoint.files import whole
-from keras_par.checkpoint.manifest import CheckpointError, File
+from keras_par.checkpoint.manifest import CheckpointError
 from keras_par.checkpoint.memory import folder_for
 from keras_par.comm.communicator import Communicator, gather_or_raise
 
@@ -87,19 +86,10 @@ def held_in(folder: Path) -> list[Held]:
     for path in folder.glob("*.json"):
         with contextlib.suppress(CheckpointError):
             manifest = manifests.read(path)
-            ranks = [rank for rank, file in enumerate(manifest.files) if fits(folder / file.path, file)]
+            ranks = [rank for rank, file in enumerate(manifest.files) if manifests.fits(folder / file.path, file)]
             sums = [file.sha256 for file in manifest.files]
             found.append(Held(str(folder), manifest.name, manifest.serial, sums, ranks))
     return found
-
-
-def fits(path: Path, file: File) -> bool:
-    """True if a file is there and is what its checkpoint was written with."""
-    try:
-        with opened(path, file.num_bytes) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
-    except OSError:
-        return False
 
 
 def newest_on_disk(folder: Path, prefix: str) -> int:

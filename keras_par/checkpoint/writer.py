@@ -50,7 +50,7 @@ class Writer:
         self._manifest: Manifest | None = None
         self._written: File | None = None
         self._complaint: str | None = None
-        self._frozen = Frozen()
+        self.frozen = Frozen()
         self._needs_frozen = False  # whether what is being written leaves arrays to the file of these
         self._taken: dict[str, float] = {}  # when the state was copied, and after how many steps of this process
 
@@ -115,7 +115,7 @@ class Writer:
             return
         assert self._thread is not None
         self._thread.join()
-        own = [each and vars(each) for each in (self._written, self._frozen.file if self._needs_frozen else None)]
+        own = [each and vars(each) for each in (self._written, self.frozen.file if self._needs_frozen else None)]
         manifest, self._manifest = self._manifest, None
         files = gather_or_raise(self._communicator, "kp.checkpoint.files", own, self._complaint)
         manifest = dataclasses.replace(
@@ -143,7 +143,7 @@ class Writer:
             if candidates := {name: array for name, array in arrays.items() if name in frozen}:
                 relative_frozen = manifests.frozen_file_of(manifest.name, rank)
                 path = self._home.path_for(manifest, relative_frozen)
-                held = self._frozen.put(path, relative_frozen, candidates)
+                held = self.frozen.put(path, relative_frozen, candidates)
             path = self._home.path_for(manifest, relative)
             own = {name: array for name, array in arrays.items() if name not in held}
             self._written, self._needs_frozen = File(relative, *write_arrays(path, own)), bool(held)
