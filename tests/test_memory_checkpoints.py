@@ -5,12 +5,14 @@ import re
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_par.base import host_memory
+from keras_par.checkpoint import frozen
 from keras_par.checkpoint import memory as memories
 from keras_par.checkpoint import writer as writers
 from keras_par.checkpoint.disk import Disk
@@ -118,9 +120,12 @@ def test_the_newest_stays_until_all_ranks_have_the_next(tmp_path):
 def test_where_there_is_no_room_what_helps_is_said(home, advice, tmp_path, monkeypatch):
     manifest = Manifest("CKP-1_1", 1, in_a_row(1), 0, 1, None, 7, None, [], {}, [])
     monkeypatch.setattr(writers, "write_arrays", no_room)
-    writer = Writer(home(tmp_path), tmp_path, False, SoloCommunicator())
-    writer._write(manifest, {})
-    assert writer._complaint is not None and writer._complaint.endswith(f"(No space left on device): {advice}")
+    monkeypatch.setattr(frozen, "write_arrays", no_room)
+    for names, file in ((set(), "CKP-1_1.safetensors"), ({"model/a"}, "CKP-1_1.frozen.safetensors")):
+        writer = Writer(home(tmp_path), tmp_path, False, SoloCommunicator())
+        writer._write(manifest, {"model/a": np.zeros(3)}, names)
+        assert writer._complaint is not None and file in writer._complaint
+        assert writer._complaint.endswith(f"(No space left on device): {advice}")
 
 
 def no_room(*_):
