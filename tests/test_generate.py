@@ -13,7 +13,9 @@ TOLERANCE = 1e-6  # Keras's adapters are float32, in a model of float64, too
 SIZES = {"zero": 2, "layouts": 2, "zero and layouts": 4}
 
 
-@pytest.mark.parametrize("sampled", ["top_k", "greedy", "random", "beam", "contrastive"])
+@pytest.mark.parametrize(
+    "sampled", ["top_k", "greedy", "random", "beam", pytest.param("contrastive", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("divided", SIZES)
 def test_text_is_one_processs(divided, sampled, ranks, plain):
     [alone], results = together(
@@ -26,7 +28,14 @@ def test_text_is_one_processs(divided, sampled, ranks, plain):
         assert found["texts"] == alone["texts"]
 
 
-@pytest.mark.parametrize(("sampled", "rows"), [("greedy", 4), ("beam", 12), ("contrastive", 12)])
+@pytest.mark.parametrize(
+    ("sampled", "rows"),
+    [
+        ("greedy", 4),
+        pytest.param("beam", 12, marks=pytest.mark.long),
+        pytest.param("contrastive", 12, marks=pytest.mark.long),
+    ],
+)
 def test_a_cache_goes_from_turn_to_turn_divided_by_heads(sampled, rows, ranks):
     for found in ranks(2).run(tasks.cache, divided="layouts", sampled=sampled):
         assert found["size"] == 2
