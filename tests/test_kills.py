@@ -142,9 +142,8 @@ def test_writing_survives_kills_at_any_moment(tmp_path):
         timeout=PATIENCE,
     )
     assert result.returncode == 0, result.stderr
-    match = re.fullmatch(r"kills: (\d+), in the middle of a write: 50, checkpoints: (\d+)\n", result.stdout)
-    assert match, result.stdout
-    assert int(match[1]) >= 50 and int(match[2]) >= 50
+    match = re.fullmatch(r"kills: (\d+), in the middle of a write: (\d+), checkpoints: (\d+)\n", result.stdout)
+    assert match and min(map(int, match.groups())) >= 50, result.stdout
 
 
 @pytest.mark.slow
