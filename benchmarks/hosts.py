@@ -27,8 +27,8 @@ NAMES = ("kp-host-0", "kp-host-1")
 RANKS_OF_HOST, WIDTH, NUM_LAYERS, ROWS = 2, 1024, 4, 32
 PORT = "29517"
 # Options of kp.DataParallel, and how often a host sends the weights' bytes. A ring of N ranks sends 2 (N - 1) / N over
-# each link, two levels over H hosts 2 (H - 1) / H; zero=3 scatters once and gathers twice, each with half of
-# the bytes of a sum.
+# each link, two levels over H hosts 2 (H - 1) / H; zero=3 scatters once and gathers twice, each with half of the bytes
+# of a sum.
 WAYS = {
     "flat ring of all ranks": ({"reduce_by": "engine"}, 2 * 3 / 4),
     "two levels": ({}, 1.0),

@@ -135,6 +135,12 @@ def collectives(communicator, name: str) -> Iterator[tuple[str, Callable[[], lis
         lambda: communicator.reduce_scatter(tensors([whole[rank]]), f"{name}.scatter"),
         [np.sum(whole, axis=0)[own_part]],
     )
+    pair = [[given(each, (2, 3), dtype) for dtype in (tf.int32, tf.float32)] for each in range(size)]
+    yield (
+        "all_gather_equal of two dtypes of one length",
+        lambda: communicator.all_gather_equal(tensors(pair[rank]), f"{name}.equal.two"),
+        [np.concatenate(parts) for parts in zip(*pair, strict=True)],
+    )
     # Rows that ranks divide unevenly, and fewer rows than ranks.
     uneven = [[given(each, (rows, 3), tf.float32) for rows in (2 * size + 1, max(1, size - 1))] for each in range(size)]
     yield (

@@ -206,8 +206,13 @@ def use(divided: str, name: str, tuning: str, folder: str) -> dict:
 
 def used(divided: str, task: str, tuning: str, folder: Path) -> dict:
     model, backbone, x, y = made(task, tuning)
+    initial = model.get_weights()
     fit(model, x, y, epochs=2)
-    found = {"weights": model.get_weights(), "predicted": flat(model.predict(x, batch_size=4, verbose=0))}
+    found = {
+        "initial": initial,
+        "weights": model.get_weights(),
+        "predicted": flat(model.predict(x, batch_size=4, verbose=0)),
+    }
     if hasattr(model, "generate"):
         found["text"] = written(model, "encoder_token_ids" in x)
     folder.mkdir(parents=True, exist_ok=True)

@@ -30,6 +30,7 @@ def distance(found: list, expected: list) -> float:
 def test_a_task_is_one_processs(task, tuning, ranks, plain, tmp_path, exactness):
     options = {"name": task, "tuning": tuning, "folder": str(tmp_path)}
     [alone] = plain.run(tasks.use, divided="plain", **options)
+    assert distance(alone["initial"], alone["weights"]) > 1e-3  # it has learned something
     tolerance = FLOAT32 if task == "causal" else TOLERANCES[tuning]
     for divided in ("data", "zero", *(["layouts"] if task in tasks.LAYOUTS else [])):
         for found in ranks(2).run(tasks.use, divided=divided, **options):

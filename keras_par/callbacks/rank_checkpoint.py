@@ -159,7 +159,7 @@ class RankCheckpoint(Callback):
         others = folders.ranks_without_process(self._directory, self._communicator.size) if is_first else []
         for rank in (self._communicator.rank, *others):
             folders.remove_leftovers(self._directory, self._prefix, rank, found["names"], found["frozen"])
-        if (frozen := found["newest"].get(str(self._communicator.rank))) is not None:
+        if (frozen := found["newest_frozen"].get(str(self._communicator.rank))) is not None:
             self._writer.frozen.offer(self._directory / frozen["path"], File(**frozen))
         self._iterator = epochs.newest()
         self._serial = max(self._serial, found["serial"])
@@ -276,12 +276,11 @@ def look_together(folder: Path, prefix: str, disk: Disk, communicator: Communica
         if communicator.rank == 0 and complaint is None:
             unfit: list[CheckpointError] = []
             complete = folders.complete(folder, prefix, unfit)
+            newest = complete[-1].frozen if complete else []
             found = {
                 "names": [path.stem for path in folder.glob("*.json")],
                 "frozen": None if unfit else sorted(folders.frozen_files(complete)),
-                "newest": {str(rank): vars(file) for rank, file in enumerate(complete[-1].frozen) if file}
-                if complete
-                else {},
+                "newest_frozen": {str(rank): vars(file) for rank, file in enumerate(newest) if file},
                 "serial": max((manifest.serial for manifest in complete), default=0),
                 "monitored": [manifest.monitored for manifest in complete],
             }

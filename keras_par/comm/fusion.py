@@ -34,7 +34,7 @@ def gathered(tensors: Sequence[tf.Tensor], gather: Callable[[tf.Tensor], Sequenc
 
     Args:
         tensors: of shapes that all ranks have.
-        gather: makes of this rank's elements those of each rank, in the order of the ranks.
+        gather: makes of this rank's elements those of each rank, in the order of the ranks; called once for each dtype.
     """
     found: dict[int, tf.Tensor] = {}
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):

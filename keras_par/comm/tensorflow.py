@@ -98,7 +98,9 @@ class TensorFlowCollectives(Communicator):
             "all_reduce": lambda: self._all_reduce(tensors, key, name, op),
             "reduce_scatter": lambda: self._reduce_scatter(tensors, key),
             "all_gather": lambda: [self._all_gather(first, key)],
-            "all_gather_equal": lambda: gathered(tensors, lambda flat: tf.split(self._gather(flat, key), self.size)),
+            "all_gather_equal": lambda: gathered(
+                tensors, lambda flat: tf.split(self._gather(flat, key.part(flat.dtype.name)), self.size)
+            ),
             "all_to_all": lambda: [tf.concat(self._exchange(tf.split(first, self.size), key), 0)],
             "broadcast": lambda: [self._broadcast(t, ranks, root, key.part(i)) for i, t in enumerate(tensors)],
         }[kind]()

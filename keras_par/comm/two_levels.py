@@ -51,8 +51,7 @@ class TwoLevelCommunicator(SharedMemoryCommunicator):
         if request.kind == "reduce_scatter":
             return self._scattered_sums(tensors, name)
         if request.kind == "all_gather_equal":
-            numbers = iter(range(len(tensors)))
-            return gathered(tensors, lambda flat: self._of_each_rank(flat, f"{name}.{next(numbers)}"))
+            return gathered(tensors, lambda flat: self._of_each_rank(flat, f"{name}.{flat.dtype.name}"))
 
         @tf.custom_gradient
         def call(*given):

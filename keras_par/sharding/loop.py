@@ -33,16 +33,17 @@ def while_loop(
         loop_vars: one tensor, or a list or tuple.
         maximum_iterations: of turns, None for any number.
     """
-    is_one = not isinstance(loop_vars, (tuple, list))
-    state = State((loop_vars,) if is_one else tuple(loop_vars))
-    values = state.tensors((loop_vars,) if is_one else tuple(loop_vars))
+    if not isinstance(loop_vars, (tuple, list)):
+        [found] = while_loop(original, group, cond, lambda each: (body(each),), (loop_vars,), maximum_iterations)
+        return found
+    state = State(tuple(loop_vars))
+    values = state.tensors(tuple(loop_vars))
 
     def has_turn(*values):
         return cond(*state.values(values))
 
     def turned(*values):
-        made = body(*state.values(values))
-        return state.tensors((made,) if is_one else tuple(made))
+        return state.tensors(tuple(body(*state.values(values))))
 
     def goes_on(turn, values):
         more = tf.reshape(tf.cast(has_turn(*values), tf.bool), [])
@@ -52,16 +53,12 @@ def while_loop(
         made = turned(*values)
         return goes_on(turn + 1, made), made
 
-    def ended(values):
-        found = state.values(values)
-        return found[0] if is_one else found
-
     before = num_named()
     traced = tf.function(next_turn, autograph=False).get_concrete_function(
         tf.TensorSpec([], tf.int32), *map(tf.type_spec_from_value, values)
     )
     if num_named() == before:
-        return ended(original(has_turn, turned, values, maximum_iterations))
+        return state.values(original(has_turn, turned, values, maximum_iterations))
     name = numbered("loop")
 
     def anywhere(is_here):
@@ -76,7 +73,7 @@ def while_loop(
     first, begin = values, goes_on(tf.constant(0), values)
     initial = (tf.constant(0), begin, anywhere(begin), values)
     *_, values = tf.while_loop(lambda turn, here, there, values: there, one_turn, initial, parallel_iterations=1)
-    return ended(values)
+    return state.values(values)
 
 
 class State:
