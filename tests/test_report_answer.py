@@ -1,7 +1,11 @@
 """The report's first sentence says what a job was slow for."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from keras_par.agent.rank_process import waited_for_memory
 from keras_par.report import answer, run_folder
 from tests import run_folders
 from tests.launcher import program, run_all
@@ -38,6 +42,25 @@ def test_a_share_is_of_all_ranks_and_attempts(tmp_path):
         run_folders.write_lines(tmp_path / f"rank.{rank}" / "progress.jsonl", [begin, first, end])
     said = answer.answer(run_folder.read(tmp_path))
     assert said.startswith("40.0\N{NO-BREAK SPACE}% of the time in fit is input")
+
+
+def test_memory_that_is_full_is_said_first(tmp_path):
+    run_folders.describe(tmp_path, 2)
+    for rank, waited in enumerate((0.0, 60.0)):
+        begin = run_folders.sample(1, 1, (0.0,) * 5, memory_wait=7.0)
+        end = run_folders.sample(101, 10, (2.0, 90.0, 6.0, 1.0, 1.0), memory_wait=7.0 + waited)
+        run_folders.write_lines(tmp_path / f"rank.{rank}" / "progress.jsonl", [begin, end])
+    said = answer.answer(run_folder.read(tmp_path)).replace("\N{NO-BREAK SPACE}", " ")
+    assert said.startswith("30.0 % of the time processes on the ranks' hosts wait for memory, which is full: hold less")
+
+
+def test_the_kernel_says_how_long_processes_wait_for_memory():
+    assert counted() <= waited_for_memory() <= counted()
+
+
+def counted() -> float:
+    path = Path("/proc/pressure/memory")
+    return int(re.search(r"some .*total=(\d+)", path.read_text())[1]) / 1e6 if path.exists() else 0.0
 
 
 WORDS = {

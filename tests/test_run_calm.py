@@ -65,6 +65,10 @@ def test_what_a_line_comes_to():
         without_chatter("a\nI1122 02:03:04.5 1 x.cc:1] b\n2026-11-22 02:03:04.5: I tensorflow/c\nIdea\n") == "a\nIdea\n"
     )
     assert without_chatter("2026-11-22 02:03:04.5: W tensorflow/c\n") == "2026-11-22 02:03:04.5: W tensorflow/c\n"
+    no_gpu = "E0000 00:00:1795969065.278940     310 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error: "
+    assert without_chatter(f"{no_gpu}Failed call to cuInit: UNKNOWN ERROR (303)\n") == ""  # no driver is installed
+    broken = f"{no_gpu}CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected (100)\n"
+    assert without_chatter(broken) == broken
     assert clipped("\x1b[1mab\x1b[0mcd", 3) == "\x1b[1mab\x1b[0mc"
 
 

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import csv
+import gzip
 import http.server
 import json
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_par.launch.cli import main
 from tests import stock_callback_tasks as tasks
 from tests.compare import log_distance, relative_distance
 from tests.jobs import start, write_script
@@ -196,12 +198,29 @@ def test_files_are_complete_when_fit_returns_on_any_rank(ranks, tmp_path):
     assert len(first["files"]) == 4 + 2 + 1 + 1
 
 
-def test_tensorboard_profiles_rank_0(ranks, tmp_path):
+def test_tensorboard_profiles_every_rank(ranks, tmp_path, capsys):
     callbacks = [("TensorBoard", {"profile_batch": (2, 4)})]
     results = ranks(2).run(tasks.fit, folder=str(tmp_path), callbacks=callbacks)
     assert len(results) == 2
-    assert [name for name in files(tmp_path / "rank0") if "plugins/profile" in name]
-    assert files(tmp_path / "rank1") == []
+    assert main(["trace", str(tmp_path)]) == 0
+    with gzip.open(capsys.readouterr().out.strip()) as file:
+        events = json.load(file)["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert sorted(names.values()) == ["rank0/logs/train /host:CPU", "rank1/logs/train/rank1 /host:CPU"]
+    sums = [[each for each in events if each["pid"] == rank and "AllReduce" in each["name"]] for rank in names]
+    assert len(sums[0]) == len(sums[1]) >= 3
+    begins = [min(each["ts"] for each in of_rank) for of_rank in sums]
+    ends = [max(each["ts"] + each["dur"] for each in of_rank) for of_rank in sums]
+    assert max(begins) < min(ends)  # neither rank is through before the other begins: the clock is one
+
+
+def test_a_profile_that_is_cut_off_is_named(tmp_path, capsys):
+    profile = tmp_path / "logs" / "plugins" / "profile" / "2026_01_01" / "host.xplane.pb"
+    assert main(["trace", str(tmp_path)]) == 2 and "there is no profile in" in capsys.readouterr().err
+    profile.parent.mkdir(parents=True)
+    profile.write_bytes(b"\x0a\xff\xff")
+    assert main(["trace", str(tmp_path)]) == 2
+    assert f"a profile is not whole: remove '{profile}'" in capsys.readouterr().err
 
 
 def test_tensorboard_outside_of_fit(ranks, plain, tmp_path):

@@ -185,6 +185,7 @@ class RankProcess:
             "step_times": {str(number): count for number, count in enumerate(page.step_times) if count},
             "rss": self.rss,
             "cpu": self._cpu,
+            "memory_wait": waited_for_memory(),
         }
 
     def _is_writing(self) -> bool:
@@ -262,6 +263,18 @@ def process_status(pid: int) -> tuple[str, int, float]:
             return process.status(), process.memory_info().rss, times.user + times.system
     except psutil.Error:
         return psutil.STATUS_DEAD, 0, 0.0
+
+
+def waited_for_memory() -> float:
+    """Seconds since this host's start in which some process waited for memory; 0 if the kernel does not count them.
+
+    Linux's pressure stall information: docs.kernel.org/accounting/psi.html.
+    """
+    try:
+        _, total = Path("/proc/pressure/memory").read_text().splitlines()[0].rsplit("total=")
+        return int(total) / 1e6
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def catches(pid: int, number: int) -> bool:

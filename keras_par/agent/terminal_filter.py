@@ -4,9 +4,11 @@ import re
 
 OVERWRITE = re.compile(r"[\r\b]+")
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours, and movements of the cursor
-# What TensorFlow's C++ says at level INFO, in its present and its former manner, with the lines that belong to it.
+# What TensorFlow's C++ says at level INFO, in its present and its former manner, with the lines that belong to it; and
+# that it has looked for a GPU where no driver is installed: CUDA's error 303 says that its library was not found.
 CHATTER = re.compile(
     r"I\d{4} \d\d:\d\d:\d\d\.\d+ |I0000 |\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I |"
+    r"E\d{4} .*failed call to cuInit: .*\(303\)|"
     r"WARNING: All log messages before absl::InitializeLog\(\)|To enable the following instructions:"
 )
 
@@ -32,7 +34,7 @@ def without_codes(text: str) -> str:
 
 
 def without_chatter(text: str) -> str:
-    """The lines that are not TensorFlow's of level INFO."""
+    """The lines that are not TensorFlow's of level INFO, or of a GPU without a driver."""
     return "".join(f"{line}\n" for line in whole_lines(text) if not CHATTER.match(line))
 
 

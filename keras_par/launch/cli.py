@@ -16,6 +16,7 @@ COMMANDS = {
     "install-horovod": "keras_par.launch.install_horovod",
     "doctor": "keras_par.doctor.command",
     "report": "keras_par.report.command",
+    "trace": "keras_par.report.trace",
     "plan": "keras_par.planning.command",
     "calibrate": "keras_par.searching.known_machines",
 }

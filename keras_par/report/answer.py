@@ -22,6 +22,10 @@ HELP = {
     START: "is the start, until the first step has ended, in which TensorFlow traces and compiles the model: a longer "
     "run does not pay it again, a restart does",
 }
+MEMORY = (
+    "processes on the ranks' hosts wait for memory, which is full: hold less (a smaller batch_size, "
+    "kp.DataParallel(zero=...), recompute), or start fewer ranks on a host"
+)
 
 
 def answer(run: Run) -> str | None:
@@ -32,6 +36,8 @@ def answer(run: Run) -> str | None:
     total, ranking = spent.total(), measures.ranking(run)
     if not total or not ranking:
         return None
+    if (waiting := memory_share(run)) >= LEAST:
+        return f"{percent(waiting)} of the time {MEMORY}."
     part = max(HELP, key=lambda each: spent[each])
     share, computing = percent(spent[part] / total), percent(spent["forward-backward"] / total)
     late = late_rank(ranking, run.progress) if spent["reduce"] >= LEAST * total else None
@@ -62,6 +68,16 @@ def late_rank(ranking: list[measures.OwnTime], ranks: Mapping[int, Progress]) ->
         f"The ranks wait for rank {slowest.rank}: it takes {percent(slower)} longer for its own part of a step than "
         f"the median of the others, most of that in {phase}"
     )
+
+
+def memory_share(run: Run) -> float:
+    """The share of the ranks' time in which some process of their host waited for memory."""
+    times = [
+        (samples[-1].memory_wait - samples[0].memory_wait, samples[-1].time - samples[0].time)
+        for progress in run.progress.values()
+        for samples in progress.curves().values()
+    ]
+    return sum(waited for waited, _ in times) / max(sum(lasted for _, lasted in times), 1e-9)
 
 
 def by_part(progress: Progress) -> Counter[str]:

@@ -22,6 +22,7 @@ class Sample:
     loss: float | None  # mean of this rank's rows in the epoch so far, None outside of training
     seconds: tuple[float, ...]  # in the order of PHASES
     rss: int  # bytes
+    memory_wait: float  # seconds since its host's start in which a process there waited for memory
 
 
 @dataclass
@@ -89,5 +90,6 @@ def parse_sample(line: dict[str, Any]) -> tuple[Sample, dict[int, int]]:
         loss=None if loss is None else fields.figure(loss),
         seconds=tuple(fields.number(seconds.get(phase, 0.0)) for phase in PHASES),
         rss=fields.count(line.get("rss", 0)),
+        memory_wait=fields.number(line.get("memory_wait", 0.0)),
     )
     return sample, histogram

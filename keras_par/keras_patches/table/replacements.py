@@ -265,11 +265,15 @@ CALLBACKS = (
         Patch(target, "trainer.keras_callbacks:nothing", "to write, send and print on one rank")
         for target in (
             "keras.src.callbacks.remote_monitor:RemoteMonitor.on_epoch_end",
-            "keras.src.callbacks.tensorboard:TensorBoard._start_trace",
             "keras.src.utils.file_utils:makedirs",
             "keras.src.utils.file_utils:copy",
             "keras.src.utils.file_utils:rmtree",
         )
+    ),
+    Patch(
+        "keras.src.callbacks.tensorboard:TensorBoard._start_profiler",
+        "trainer.keras_callbacks:profiled_apart",
+        "to profile every rank",
     ),
     Patch(
         "keras.src.utils.io_utils:print_msg", "trainer.keras_callbacks:printed_once", "the same; of a file, its path"
