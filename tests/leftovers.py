@@ -8,6 +8,7 @@ from tests.present import present
 
 SHARED = Path("/dev/shm")
 GONE_SECONDS = 3.0
+OF_OTHERS = ("sem.mp-", "sem.loky-")  # semaphores of Python's pools, which keras-par has none of
 OF_TENSORFLOW = "__autograph_generated_file"  # which it removes at exit only, so not where a process is killed
 
 
@@ -15,7 +16,8 @@ def in_memory() -> set[str]:
     """What is in shared memory now: files, and the segments and semaphores of System V."""
     tables = [Path("/proc/sysvipc", kind).read_text().splitlines()[1:] for kind in ("shm", "sem", "msg")]
     segments = {f"{line.split()[0]} {line.split()[1]}" for table in tables for line in table}
-    return segments | {str(path) for path in present(SHARED, "**") if path.is_file()}
+    files = [path for path in present(SHARED, "**") if path.is_file() and not path.name.startswith(OF_OTHERS)]
+    return segments | {str(path) for path in files}
 
 
 def in_use() -> str:

@@ -9,9 +9,10 @@ import pytest
 
 from tests import leftovers
 from tests.launcher import Job, command_of, program
+from tests.patience import here
 
 LIMIT_SECONDS = 60  # of which a fault takes some 25 at most; the rest is a busy machine's
-HANG_AFTER = 2.0
+HANG_AFTER = 2.0  # of a quiet machine: so long a rank that only starts slowly is waited for
 FAULTS = ("error", "unheard", "exit", "gone", "atexit", "exec", "closed", "fault", "kill", "hang")
 PASSES_NOT = ("gone", "atexit", "exec")  # after which a rank cannot return, whatever is to happen at a hang
 MOMENTS = (
@@ -51,10 +52,8 @@ def test_a_fault_is_named_and_leaves_nothing(seed, tmp_path):
     temporary.mkdir()
     before = leftovers.in_memory()
     what = [meetings, culprit, draw.randrange(3), fault, threads, size]
-    job = Job(
-        *("-np", 2, "--engine", engine, "--hang-after", HANG_AFTER, "--on-hang", on_hang, program("faulty"), *what),
-        TMPDIR=str(temporary),
-    )
+    options = ("-np", 2, "--engine", engine, "--hang-after", here(HANG_AFTER), "--on-hang", on_hang)
+    job = Job(*options, program("faulty"), *what, TMPDIR=str(temporary))
     if asks:
         job.wait_for(meetings / f"{1 - culprit}.0")
         time.sleep(draw.random() * 2)
@@ -90,7 +89,7 @@ def test_a_training_with_a_fault_ends_names_it_and_leaves_nothing(seed, tmp_path
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     before = leftovers.in_memory()
-    options = ("-np", ranks, "--engine", engine, "--hang-after", HANG_AFTER * 2, "--on-hang", "abort", *logs)
+    options = ("-np", ranks, "--engine", engine, "--hang-after", here(HANG_AFTER * 2), "--on-hang", "abort", *logs)
     what = (tmp_path, culprit, moment, fault, size, threads)
     print(*options, "--max-restarts", restarts, *what, outside)
     job = Job(*options, "--max-restarts", restarts, program("faulty_training"), *what, TMPDIR=str(temporary))
