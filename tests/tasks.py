@@ -475,6 +475,12 @@ def checkpoints(directory: str, **options) -> dict:
     }
 
 
+def fit_with_too_many_columns() -> None:
+    """A mistake that Keras refuses, in one process as here."""
+    with strategy_scope(True):
+        build().fit(np.zeros((32, 99)), np.zeros(32), batch_size=8, verbose=0)
+
+
 def misuse(which: str) -> None:
     """Does something that must be refused with one sentence on every rank."""
     import tensorflow as tf

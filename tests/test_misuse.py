@@ -1,5 +1,7 @@
 """Bad input gets one sentence that says what is wrong and what to do, the same on every rank, and no hang."""
 
+import re
+
 import pytest
 
 from tests import layout_misuse, tasks
@@ -46,6 +48,15 @@ def test_misuse_is_refused_on_every_rank(which, ranks):
         assert advice in result.message
         assert "\n" not in result.message
     assert results[0].message == results[1].message
+
+
+def test_an_error_of_kerass_shows_few_lines_of_this_package(ranks):
+    failures = ranks(2).attempt(tasks.fit_with_too_many_columns)
+    assert len(failures) == 2
+    for failure in failures:
+        assert failure.kind == "ValueError" and "expected axis -1 of input shape" in failure.message
+        assert len(re.findall(r'File ".*keras_par/keras_patches/', failure.traceback)) == 3, failure.traceback
+        assert "fit.py" in failure.traceback and "local_batch_size" not in failure.traceback
 
 
 @pytest.mark.parametrize("which", layout_misuse.CASES)

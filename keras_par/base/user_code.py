@@ -27,6 +27,19 @@ def shown(path: str, line: int | str, function: str | None, code: str) -> str:
     return f"{path}:{line}" + (f" in {function}" if function else "") + (f": {code[:LONGEST]}" if code else "")
 
 
+def without_own_frames(stack: TracebackType | None) -> TracebackType | None:
+    """The traceback of an error without this package's frames; the innermost of all stays, where the error arose."""
+    chain = []
+    while stack is not None:
+        chain.append(stack)
+        stack = stack.tb_next
+    kept = None
+    for each in reversed(chain):
+        if each is chain[-1] or not each.tb_frame.f_code.co_filename.startswith(f"{PACKAGE}{os.sep}"):
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept
+
+
 def last_line(stack: TracebackType | None) -> str:
     """The innermost line of the user's in the traceback of an error, empty where there is none."""
     found = [each for each in traceback.extract_tb(stack) if is_of_user(each.filename)]

@@ -48,12 +48,13 @@ def without_rows(run: runs.Run | None, binding: Binding, method: str, logs):
 
 @contextlib.contextmanager
 def shapes_explained(model: keras.Model, method: str, num_shards: int):
-    """Adds a note to an error about shapes: they may be those of a whole batch."""
+    """Adds a note to an error about shapes, but for those of features: they may be those of a whole batch."""
     try:
         yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:
-        is_about_shapes = any(word in str(error).lower() for word in ("shape", "dimension", "batch size"))
-        if is_about_shapes and not isinstance(error, AgreedError):
+        text = str(error).lower()
+        is_about_rows = any(word in text for word in ("shape", "dimension", "batch size"))
+        if is_about_rows and "expected axis -1" not in text and not isinstance(error, AgreedError):
             error.add_note(
                 f"keras-par: {method} of '{model.name}' sees this rank's rows of a batch, which {num_shards} ranks "
                 "divide: where it, or a layer, needs a constant batch size, use kp.local_batch_size(batch_size); where "

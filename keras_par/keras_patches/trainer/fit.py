@@ -7,6 +7,7 @@ from typing import Literal
 import keras
 from keras import tree
 
+from keras_par.base.user_code import without_own_frames
 from keras_par.comm import world
 from keras_par.job import failures, rank_heartbeat
 from keras_par.keras_patches.coordination import fit_call as runs
@@ -161,15 +162,20 @@ def batch_together(original):
 
 
 def told(call):
-    """The result of `call`; an error in it reaches the other ranks before it is raised here."""
+    """The result of `call`; an error in it reaches the other ranks before it is raised here.
+
+    Its traceback has no frames of this package but the innermost, where Keras leaves out its own frames, too.
+    """
     try:
         return call()
     except Exception as caught:
+        if keras.config.is_traceback_filtering_enabled():
+            caught = caught.with_traceback(without_own_frames(caught.__traceback__))
         error = complaint_in(caught) or caught
         rank_heartbeat.current().enter(rank_heartbeat.SCRIPT)  # the ranks tell each other for some seconds
         shared = failures.explain(error)
         if shared is caught:
-            raise
+            raise caught
         raise shared from (caught if shared is error else error)
 
 
