@@ -8,6 +8,7 @@ from pathlib import Path
 
 import keras
 
+import keras_par as kp
 from tests.stock_callback_tasks import new_model, rank_of
 from tests.tasks import seed, strategy_scope
 
@@ -139,6 +140,25 @@ def fit(folder: str, which: str, every_rank: bool = False, only_rank: int | None
         "calls": otherlog.Patient.calls,
         "losses": history.history["loss"],
     }
+
+
+def keep_best(folder: str) -> list:
+    """Trains a model that ranks divide with the callback by which KerasTuner keeps weights, which it gives back."""
+    from keras_tuner import Objective
+    from keras_tuner.src.engine.tuner_utils import SaveBestEpoch
+
+    from tests.cases import arrays
+
+    path = os.path.join(folder, "best.weights.h5")
+    seed(True)
+    with kp.DataParallel(zero=3, zero_min_kb=0).scope():
+        model = new_model("adam")
+    model.fit(**{**arrays(), "verbose": 0}, callbacks=[SaveBestEpoch(Objective("loss", "min"), path)])
+    weights = model.get_weights()
+    for variable in model.trainable_variables:
+        variable.assign(keras.ops.zeros_like(variable))
+    model.load_weights(path)
+    return [float(abs(after - before).max()) for after, before in zip(model.get_weights(), weights, strict=True)]
 
 
 class Lines(logging.Handler):

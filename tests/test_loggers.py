@@ -69,6 +69,10 @@ def test_a_kind_of_model_checkpoint_does_all_on_one_rank(ranks, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.h5*")) == ["0.weights.h5", "0.weights.h5.uploaded"]
 
 
+def test_a_tuner_keeps_the_weights_of_a_divided_model(ranks, tmp_path):
+    assert ranks(2).run(tasks.keep_best, folder=str(tmp_path)) == [[0.0] * 4] * 2
+
+
 @pytest.mark.long
 def test_one_that_needs_all_ranks_is_told_how_to_get_them(tmp_path):
     """It ends the job, and so is one of its own."""

@@ -19,6 +19,9 @@ DECIDING = (
     callbacks.BackupAndRestore,
 )
 
+# A tuner on each rank gives `fit` callbacks that keep this rank's weights, and that call its own methods.
+ON_EACH_RANK = frozenset(["keras", "keras_par", "keras_tuner", "tensorflow"])
+
 ALONE = "_keras_par_alone"  # an attribute of callbacks, True of one that this rank runs and others do not
 
 
@@ -29,11 +32,11 @@ def is_foreign(callback: callbacks.Callback) -> bool:
 
 
 def installed_package(kind: type) -> str | None:
-    """The package of a class that was installed; None for Keras's, ours, and those of the program that runs."""
+    """The package of a class that was installed; None for those of ON_EACH_RANK and of the program that runs."""
     name = kind.__module__.partition(".")[0]
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     is_installed = file is not None and not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
-    return name if is_installed and name not in {"keras", "keras_par", "tensorflow", *program()} else None
+    return name if is_installed and name not in ON_EACH_RANK | program() else None
 
 
 @functools.cache
