@@ -10,7 +10,7 @@ from tests.ranks.pool import REPOSITORY
 from tests.tutorials import Change, Command, File, follow, require_printed, steps_of
 
 FOLDER = REPOSITORY / "docs" / "tutorials"
-PAGES = sorted(path.name for path in FOLDER.glob("[0-9]*.md"))
+PAGES = [*sorted(path.name for path in FOLDER.glob("[0-9]*.md")), "../tuning.md"]
 OF_CLUSTERS = "7-a-cluster.md"
 LONG = ("1-two-ranks.md",)  # the others are slow
 

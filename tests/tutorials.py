@@ -1,4 +1,4 @@
-"""Does what a page of docs/tutorials tells: writes its files, runs its commands, compares what they print.
+"""Does what a page such as a tutorial tells: writes its files, runs its commands, compares what they print.
 
 A block of code with a title is a file; one of kind `diff` changes it, each part between lines `...` in its place. In a
 block of kind `console` a line that begins with `$ ` is a command, and the lines below it are what is printed; `...`
