@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keras_par import ray as ray
     from keras_par import schedules as schedules
     from keras_par.checkpoint.load import load_checkpoint as load_checkpoint
+    from keras_par.comm.broadcast import broadcast_object as broadcast_object
     from keras_par.comm.broadcast import broadcast_variables as broadcast_variables
     from keras_par.comm.reducer import GradientReducer as GradientReducer
     from keras_par.distribution.data_parallel import DataParallel as DataParallel
@@ -41,6 +42,7 @@ _ROOM_OF = {
     "GradientReducer": "keras_par.comm.reducer",
     "ModelParallel": "keras_par.distribution.model_parallel",
     "barrier": "keras_par.distribution.runtime",
+    "broadcast_object": "keras_par.comm.broadcast",
     "broadcast_variables": "keras_par.comm.broadcast",
     "describe": "keras_par.distribution.describe",
     "independent": "keras_par.distribution.runtime",

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_par.comm import differentiable, world
+from keras_par.comm.broadcast import require_root
 from keras_par.comm.communicator import Communicator, ReduceOp
 from keras_par.sharding import step as steps
 from keras_par.sharding.collective_names import is_in_loop, numbered
@@ -177,8 +178,7 @@ def broadcast(x: Any, root_rank: int = 0) -> tf.Tensor:
     tensor = tf.convert_to_tensor(x)
     group, name = place("broadcast")
     size = 1 if group is None else group.size
-    if not 0 <= root_rank < size:
-        raise ValueError(f"keras-par: kp.ops.broadcast has root_rank={root_rank!r}, but there are {size} rank(s).")
+    require_root("kp.ops.broadcast", root_rank, size)
     return tensor if group is None else differentiable.broadcast(tensor, group, root_rank, name)
 
 

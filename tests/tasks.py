@@ -241,6 +241,21 @@ def broadcast_state() -> dict:
     return {"bytes": [call.num_bytes for call in communicator.calls], "values": [float(v[-1]) for v in variables]}
 
 
+def broadcast_objects() -> list:
+    """Objects of rank 0 and of the last rank on this one, and the sentences for what cannot be sent."""
+    import keras_par as kp
+
+    last, refused = kp.size() - 1, []
+    own = {"units": 8, "rows": np.arange(3) + kp.rank(), "nothing": None, kp.rank(): ("a", 1 + 2j)}
+    received = [kp.broadcast_object(own), kp.broadcast_object(own, root_rank=last)]
+    for value, root_rank in ((lambda: 0, last), (own, kp.size()), (own, -1)):
+        try:
+            kp.broadcast_object(value, root_rank)
+        except ValueError as error:
+            refused.append(str(error))
+    return [*received, refused]
+
+
 def kinds_of_sums() -> list[str]:
     """The types of the collective operations in the graph of a sum."""
     import tensorflow as tf

@@ -11,6 +11,18 @@ def test_state_is_sent_in_messages_of_which_copies_fit_into_memory(ranks):
         assert sent == {"bytes": [2**24, 2**24, 2**22], "values": [float(i) for i in range(9)]}
 
 
+def test_an_object_of_one_rank_comes_to_all(ranks):
+    results = ranks(2).run(tasks.broadcast_objects)
+    assert len(results) == 2
+    for of_first, of_last, refused in results:
+        for root, received in enumerate((of_first, of_last)):
+            assert received.pop("rows").tolist() == [root, root + 1, root + 2]
+            assert received == {"units": 8, "nothing": None, root: ("a", 1 + 2j)}
+        assert "cannot pickle the object of rank 1" in refused[0]
+        assert ["but there are 2 rank(s)" in each for each in refused[1:]] == [True, True]
+        assert refused == results[0][2]
+
+
 def test_a_step_costs_one_all_reduce_of_the_gradients(ranks):
     for counted in ranks(2).run(tasks.count_collectives, name="adam"):
         assert set(counted["step"]) == {("all_reduce", counted["num_parameters"] * 4)}

@@ -1,7 +1,9 @@
-"""Gives every rank one rank's variables, as a few large messages of bytes."""
+"""Gives every rank one rank's variables, as a few large messages of bytes, or an object of one rank's."""
 
 import math
+import pickle
 from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
@@ -47,6 +49,51 @@ def broadcast_variables(variables: Iterable, root_rank: int = 0, communicator: C
         pieces = tf.split(message, [sizes[i] for i in bucket])
         for i, piece, kind in zip(bucket, pieces, types, strict=True):
             variables[i].assign(own(from_bytes(piece, kind)))
+
+
+def broadcast_object(value: Any, root_rank: int = 0) -> Any:
+    """The object that rank `root_rank` gives, on every rank a copy of its own.
+
+    Example:
+        ```python
+        kp.init()
+        settings = {"units": 8} if kp.rank() == 0 else None  # which one rank has read, or drawn
+        kp.broadcast_object(settings)  # -> {'units': 8}
+        ```
+
+    Eager only. What the other ranks give is left alone.
+
+    Args:
+        value: what pickle can carry.
+        root_rank: the rank whose object all get.
+
+    Raises:
+        RuntimeError: `kp.init()` was not called.
+        ValueError: on every rank, if `root_rank` is no rank, or its object cannot be pickled.
+
+    Costs one all-gather, to which that rank alone has bytes to give.
+    """
+    communicator, message = world.current(), b""
+    require_root("kp.broadcast_object", root_rank, communicator.size)
+    if communicator.rank == root_rank:
+        try:
+            message = pickle.dumps((None, value))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            message = pickle.dumps((str(error), None))
+    sent = communicator.all_gather(tf.io.decode_raw(message, tf.uint8), "kp.broadcast_object")
+    problem, received = pickle.loads(sent.numpy().tobytes())
+    if problem is not None:
+        raise ValueError(
+            f"keras-par: kp.broadcast_object cannot pickle the object of rank {root_rank} ({problem}): give what it is "
+            "made of."
+        )
+    return received
+
+
+def require_root(what: str, root_rank: int, size: int) -> None:
+    """Raises ValueError if there is no such rank."""
+    if not 0 <= root_rank < size:
+        raise ValueError(f"keras-par: {what} has root_rank={root_rank!r}, but there are {size} rank(s).")
 
 
 def to_bytes(tensor: tf.Tensor) -> tf.Tensor:
