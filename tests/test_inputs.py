@@ -167,6 +167,7 @@ def test_ranks_that_read_different_data_are_named(which, size, ranks):
     names = "rank 1" if size == 2 else "ranks 1, 2"
     assert len(first) == 2 and first[0] == first[1], first  # at once, and at the end of fit
     assert f"on {names} than on rank 0" in first[0] and first[0].startswith("=" * 100)
+    assert "auto_shard_dataset=False" in first[0]
     assert {"seed": "give shuffles and splits the same seed", "arrays": "load the same arrays"}[which] in first[0]
 
 

@@ -117,6 +117,9 @@ def other_rows(values: list, where: str) -> str | None:
 
 def tell(said: str, advice: str) -> None:
     """Shows what was found as a block of its own, and lets the launcher and the report of the job say it, too."""
-    how = "" if said == SAME_ROWS else f": {advice}, or give each rank its own rows by kp.data.shard"
+    shares = (
+        "or give each rank its own rows by kp.data.shard; if it has its own, say DataParallel(auto_shard_dataset=False)"
+    )
+    how = "" if said == SAME_ROWS else f": {advice}, {shares}"
     logger.error("%s\n%s%s.\n%s", FRAME, said, how, FRAME)
     rank_heartbeat.current().tell("warning", text=f"{said}{how}".removeprefix("keras-par: "))

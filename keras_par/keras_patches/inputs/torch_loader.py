@@ -34,7 +34,7 @@ class TorchLoaderInput(Input):
             raise ValueError(
                 "keras-par: data.shard needs a DataLoader that makes batches of rows by their numbers (a map-style "
                 "data set and a batch_size): shard an iterable-style data set within itself, by kp.rank() and "
-                "kp.size()."
+                "kp.size(), under DataParallel(auto_shard_dataset=False)."
             )
         sharding.say_remainder(len(data.batch_sampler))
         kept = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator")
