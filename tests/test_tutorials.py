@@ -86,6 +86,11 @@ def test_a_tutorial_tells_the_truth(name, tmp_path):
     assert follow((FOLDER / name).read_text(), tmp_path) > 0
 
 
+@pytest.mark.slow
+def test_the_page_of_data_libraries_tells_the_truth(tmp_path):
+    assert follow((FOLDER.parent / "data-libraries.md").read_text(), tmp_path) > 0
+
+
 @pytest.mark.cluster
 def test_the_tutorial_of_clusters_tells_the_truth(tmp_path):
     assert Path(SERVER).exists(), NOT_INSTALLED
