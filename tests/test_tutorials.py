@@ -10,7 +10,8 @@ from tests.ranks.pool import REPOSITORY
 from tests.tutorials import Change, Command, File, follow, require_printed, steps_of
 
 FOLDER = REPOSITORY / "docs" / "tutorials"
-PAGES = [*sorted(path.name for path in FOLDER.glob("[0-9]*.md")), "../tuning.md"]
+PAGES = sorted(path.name for path in FOLDER.glob("[0-9]*.md"))
+PAGES += [f"../{name}.md" for name in ("data-libraries", "not-faster", "tuning")]
 OF_CLUSTERS = "7-a-cluster.md"
 LONG = ("1-two-ranks.md",)  # the others are slow
 
@@ -84,11 +85,6 @@ def test_a_change_of_what_is_not_there_once_is_found_out():
 )
 def test_a_tutorial_tells_the_truth(name, tmp_path):
     assert follow((FOLDER / name).read_text(), tmp_path) > 0
-
-
-@pytest.mark.slow
-def test_the_page_of_data_libraries_tells_the_truth(tmp_path):
-    assert follow((FOLDER.parent / "data-libraries.md").read_text(), tmp_path) > 0
 
 
 @pytest.mark.cluster
