@@ -67,6 +67,9 @@ def broadcast_object(value: Any, root_rank: int = 0) -> Any:
         value: what pickle can carry.
         root_rank: the rank whose object all get.
 
+    Returns:
+        The object.
+
     Raises:
         RuntimeError: `kp.init()` was not called.
         ValueError: on every rank, if `root_rank` is no rank, or its object cannot be pickled.
