@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config, items):
         seen: Counter[str] = Counter()
         for item in items:
             name = f"{item.path.name}::{item.originalname}"
-            is_left = every is EVERY or item.get_closest_marker("long") is not None
+            is_left = every is EVERY or any(map(item.get_closest_marker, ("long", "cluster")))
             if name in every and is_left and item.get_closest_marker("slow") is None:
                 case = item.name.removeprefix(item.originalname)[1:-1]
                 is_alone = every is LONG_EVERY and case in ALONE.get(name, ())

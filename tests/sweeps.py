@@ -142,7 +142,8 @@ EVERY = {
 }
 
 # Of what `make test` leaves, `make test-long` runs every n-th case, and `make test-all` the others. Chosen likewise: of
-# sweeps all of whose branches other tests take, a few cases are left, for what branches do not show.
+# sweeps all of whose branches other tests take, a few cases are left, for what branches do not show. Of the tests of
+# hosts `make test-cluster` runs each by one engine, and all engines in turn.
 LONG_EVERY = {
     "test_alternatives.py::test_any_plan_has_other_layouts": NONE,
     "test_batch_losses.py::test_it_trains_and_tests_as_in_one_process": 11,
@@ -209,6 +210,15 @@ LONG_EVERY = {
     "test_shared_memory.py::test_processors_without_instructions_for_halves_are_exact_too": NONE,
     "test_small_batches.py::test_training_ends_where_one_process_ends": 27,
     "test_sparse_inputs.py::test_an_unbuilt_model_trains_on_sparse_rows": 3,
+    "test_ssh.py::test_a_function_is_called_over_hosts": NONE,
+    "test_ssh.py::test_a_host_without_the_script": 2,
+    "test_ssh.py::test_a_port_and_a_key_of_their_own": NONE,
+    "test_ssh.py::test_a_rank_fails_on_a_host_whose_clock_is_off": 2,
+    "test_ssh.py::test_no_secret_is_shown_on_any_host": 2,
+    "test_ssh.py::test_ranks_train_over_hosts": NONE,
+    "test_ssh_faults.py::test_an_agent_that_is_killed": 2,
+    "test_ssh_faults.py::test_ctrl_c_stops_ranks_on_all_hosts_after_the_same_step": NONE,
+    "test_ssh_faults.py::test_hosts_that_do_not_reach_each_other": 2,
     "test_steps.py::test_losses_that_are_taken_for_what_they_are_not_are_told_of_once": 5,
     "test_steps.py::test_steps_of_ones_own_end_where_one_process_ends": 33,
     "test_tables.py::test_a_table_beside_the_rows_stays_whole": 5,
@@ -223,7 +233,7 @@ LONG_EVERY = {
     "test_zero_faults.py::test_a_rank_that_is_killed_is_named_and_its_job_goes_on": NONE,
 }
 
-# Cases that `make test-long` runs besides, since they alone take some branch.
+# Cases that run besides: they alone take some branch, or show one engine over hosts.
 ALONE = {
     "test_communicators.py::test_the_contract_is_kept": ["1-planned"],
     "test_communicators.py::test_the_contract_is_kept_in_groups_of_ranks": ["two levels"],
@@ -256,6 +266,15 @@ ALONE = {
     "test_recompute.py::test_layers_that_are_recomputed_train_as_one_process": ["attention-rows first"],
     "test_resume.py::test_on_as_many_ranks_it_ends_bit_by_bit_the_same": ["1-cached"],
     "test_search.py::test_what_is_planned_to_be_sent_is_what_a_step_sends": ["softmax-mesh2"],
+    "test_ssh.py::test_a_function_is_called_over_hosts": ["gloo"],
+    "test_ssh.py::test_a_port_and_a_key_of_their_own": ["gloo"],
+    "test_ssh.py::test_ranks_train_over_hosts": [
+        "-H-places0-gloo",
+        "-H-places1-tensorflow",
+        "--hostfile-places4-mpi",
+        "--rank-table-places6-gloo",
+    ],
+    "test_ssh_faults.py::test_ctrl_c_stops_ranks_on_all_hosts_after_the_same_step": ["gloo"],
     "test_steps.py::test_steps_of_ones_own_end_where_one_process_ends": [
         "2-contractive",
         "2-gradient-norm-penalty",
