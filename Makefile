@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OPAL_PREFIX := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: branches demo docs durations test test-fast test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup wheel clean
+.PHONY: branches cluster demo docs durations test test-fast test-long test-cluster test-gpu test-all test-keras on-keras check browser bench setup wheel clean
 
 setup: $(VENV)/ready
 
@@ -80,9 +80,10 @@ CLUSTER_LONGEST := $(addprefix tests/, hosts/test_lost_hosts.py test_ray.py $(ad
 # No other file is read: five processes would import TensorFlow and all tests first.
 CLUSTER_FILES = $(shell grep --recursive --files-with-matches --include="test_*.py" mark.cluster tests)
 CLUSTER_ORDER = --dist loadfile --no-loadscope-reorder $(CLUSTER_LONGEST) $(filter-out $(CLUSTER_LONGEST),$(CLUSTER_FILES))
-test-cluster: setup
+cluster:
 	@test -x /usr/sbin/sshd -a -x /usr/sbin/slurmctld -a -x /usr/sbin/munged || { $(SUDO) apt-get update -qq && $(SUDO) $(CLUSTER); } > /dev/null 2>&1 || \
 	echo "The tests of clusters need root, and Debian's openssh-server, iproute2, slurm-wlm and munge."
+test-cluster: setup cluster
 	$(SUDO) $(BIN)/python -m pytest --numprocesses 5 -m "$(CLUSTER_TESTS)" $(CLUSTER_ORDER)
 
 # What one GPU can show: fails without one. TensorFlow needs NVIDIA's libraries: pip install "tensorflow[and-cuda]".

@@ -4,14 +4,13 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from keras_par.agent.rank_process import num_kills_for_memory
-from tests import launcher, worlds
+from tests import worlds
+from tests.control_group import memory_limit
 from tests.launcher import Job, command_of, of_kind, program, run, run_all
-from tests.patience import comes_to_be
 
 SLEEPS = ("-np", 2, program("plain"), "sleep", 0)
 GONE_AFTER = 10.0  # seconds from the failure to the end of all ranks
@@ -248,22 +247,3 @@ def test_ranks_that_get_the_launchers_signal_themselves_have_not_failed(tmp_path
     assert ended.stderr.splitlines()[-1] == (
         "keras-par: stopped where each rank was, as the ranks got SIGTERM themselves; no checkpoint was written"
     )
-
-
-class memory_limit:  # noqa: N801
-    """A control group whose processes may use so many bytes."""
-
-    def __init__(self, num_bytes: int):
-        first = Path("/sys/fs/cgroup/memory")
-        self._limit = "memory.limit_in_bytes" if first.is_dir() else "memory.max"
-        self._group = (first if first.is_dir() else first.parent) / f"kp-test-{os.getpid()}"
-        self._num_bytes = num_bytes
-
-    def __enter__(self) -> Path:
-        self._group.mkdir()
-        (self._group / self._limit).write_text(str(self._num_bytes))
-        return self._group
-
-    def __exit__(self, *error) -> None:
-        comes_to_be(lambda: not (self._group / "cgroup.procs").read_text(), launcher.GONE_SECONDS)
-        self._group.rmdir()
