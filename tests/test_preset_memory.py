@@ -1,4 +1,4 @@
-"""A language model that no rank can hold is read from a preset and from a .keras file, each rank its shards."""
+"""A language model that no rank can hold is read from KerasHub's and Hugging Face's files, each rank its shards."""
 
 import numpy as np
 import pytest
@@ -13,23 +13,32 @@ SHARE = 0.85  # of the whole model's bytes that a rank may take to load it; two 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A folder with the models, the bytes of the large one's weights, and what one process predicts by it."""
-    folder = tmp_path_factory.mktemp("models")
-    for name, sizes in (("small", (16, 1)), ("large", (1024, 8))):
-        model = load_preset.model(*sizes)
-        model.save_to_preset(str(folder / name))
-        model.save(folder / name / "whole.keras")
-    return folder, model.count_params() * 4, model.predict(load_preset.TOKENS, verbose=0)
+    """A folder with the models, and for each kind of file the large one's bytes and what one process predicts by it."""
+    folder, found = tmp_path_factory.mktemp("models"), {}
+    for what in ("preset", "file", "safetensors"):
+        for name, sizes in (("small", (16, 1)), ("large", (1024, 8))):
+            model = load_preset.model(*sizes, what)
+            load_preset.write(folder, what, name, model)
+        found[what] = model.count_params() * 4, model.predict(load_preset.TOKENS, verbose=0)
+    return folder, found
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__")  # of TensorFlow, which NumPy asks
-@pytest.mark.parametrize("what", ["preset", "file"])
-@pytest.mark.parametrize("how", ["copies", "zero", "layouts"])
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("copies", "preset"),
+        ("zero", "preset"),
+        ("layouts", "file"),
+        ("zero", "safetensors"),
+        ("layouts", "safetensors"),
+    ],
+)
 def test_no_rank_need_hold_the_whole(how, what, written, tmp_path):
-    folder, num_bytes, expected = written
-    for name in ("small", "large"):
-        (tmp_path / name).symlink_to(folder / name)
+    folder, found = written
+    num_bytes, expected = found[what]
+    (tmp_path / what).symlink_to(folder / what)
     job = Job("-np", 2, program("load_preset"), tmp_path, how, what)
     with memory_limit(int(2 * SHARE * num_bytes)) as group:
         for rank in range(2):
