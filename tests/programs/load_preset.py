@@ -17,7 +17,7 @@ TOKENS = {"token_ids": np.arange(32).reshape(4, 8) % 50, "padding_mask": np.ones
 
 
 def model(width: int, depth: int, what: str) -> keras_hub.models.Backbone:
-    """A Llama 3. The words' table is its head, too, for safetensors, which else lack the head; Keras loads it without."""
+    """A Llama 3. For safetensors, which lack a head of its own, its head is the table of words."""
     sizes = {"hidden_dim": width, "intermediate_dim": 2 * width, "num_layers": depth, "vocabulary_size": 50}
     heads = {"num_query_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": what == "safetensors"}
     return keras_hub.models.Llama3Backbone(**sizes, **heads)
