@@ -1,7 +1,11 @@
-"""Versions: of this package, of those that it works with, as its metadata ask for them, and of those that are here."""
+"""Versions: of this package, of those that it works with, as its metadata ask for them, and of those that are here.
+
+And where Horovod is, found without loading it, so that the launcher and the ranks mean the same one.
+"""
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 VERSION = "0.2.0"
 
@@ -43,3 +47,23 @@ def difference(host: str, theirs: Mapping[str, str], ours: Mapping[str, str]) ->
                 "hosts, or let them share one environment."
             )
     return None
+
+
+def horovod_folder() -> Path | None:
+    """Where Horovod is installed, whether or not it loads; None if it is not."""
+    import importlib.util  # as above
+    from importlib.machinery import PathFinder
+
+    try:
+        spec = importlib.util.find_spec("horovod")
+    except ModuleNotFoundError:
+        return None
+    except ValueError:  # something stands in for it that has no spec
+        spec = PathFinder.find_spec("horovod")
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+def horovod_library() -> Path | None:
+    """Horovod's library for TensorFlow; None if there is none, as in a Horovod that was built without TensorFlow."""
+    folder = horovod_folder()
+    return next(iter(sorted((folder / "tensorflow").glob("mpi_lib*.so"))), None) if folder else None

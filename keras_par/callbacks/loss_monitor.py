@@ -9,8 +9,7 @@ from keras_par.comm import world
 from keras_par.comm.agreed import AgreedRuntimeError
 from keras_par.comm.communicator import Communicator, SoloCommunicator
 from keras_par.keras_patches.coordination import fit_call as runs
-from keras_par.keras_patches.step import latest_loss
-from keras_par.keras_patches.step.metrics import combined
+from keras_par.keras_patches.step.metrics import combined, track_newest_loss
 
 
 class LossMonitor(Callback):
@@ -54,7 +53,7 @@ class LossMonitor(Callback):
     def set_model(self, model):
         """Is told the model whose losses it prints."""
         super().set_model(model)
-        self._tracker = latest_loss.track(model)
+        self._tracker = track_newest_loss(model)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch + 1

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_par.base.backend import keras_backend
-from keras_par.base.horovod_library import horovod_folder
-from keras_par.base.version import version_of
+from keras_par.base.version import horovod_folder, version_of
 from keras_par.cluster import environment
 
 LOAD_SECONDS = 120  # loading TensorFlow takes 5 seconds from a local disk, and a minute from a slow shared one

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from keras_par.base.environment import number, one_line
-from keras_par.base.horovod_library import horovod_library
 from keras_par.base.rank_variables import GLOO, MPICH, OPEN_MPI, Variables, number_in
+from keras_par.base.version import horovod_library
 
 Engine = Literal["solo", "mpi", "gloo", "tensorflow"]
 ENGINE = "KERAS_PAR_ENGINE"  # the variable that chooses one

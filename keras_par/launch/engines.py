@@ -18,7 +18,7 @@ import psutil
 
 from keras_par.agent.wire import VARIABLE
 from keras_par.base.environment import one_line
-from keras_par.base.horovod_library import horovod_library
+from keras_par.base.version import horovod_library
 from keras_par.cluster.binding import cores, share
 from keras_par.cluster.environment import find, mpi_variables
 from keras_par.cluster.hosts import Place

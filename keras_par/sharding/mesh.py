@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
-from keras_par.comm.replicated import ReplicatedCommunicator
+from keras_par.comm.wrapped import WrappedCommunicator
 from keras_par.plan.division import Named
 from keras_par.plan.layout import Axes, shard_of
 from keras_par.plan.mesh import REPLICA, Mesh
@@ -95,3 +95,27 @@ class RankMesh:
     def shard(self, shape, axes: Axes) -> tuple[slice, ...]:
         """The part of a tensor of `shape` that this rank holds."""
         return shard_of(shape, axes, self.plan, world.current().rank)
+
+
+class ReplicatedCommunicator(WrappedCommunicator):
+    """The ranks that divide one replica, whose reduce-scatters sum over all replicas.
+
+    A reduce-scatter costs an all-reduce of this rank's part besides, over the ranks that have the same part.
+
+    Args:
+        inner: the ranks of this replica.
+        replicas: the ranks with the same part.
+    """
+
+    def __init__(self, inner: Communicator, replicas: Communicator):
+        super().__init__(inner)
+        self.replicas = replicas
+
+    def issue(self, request, tensors):
+        results = self.inner.issue(request, tensors)
+        if request.kind != "reduce_scatter":
+            return results
+        return self.replicas.all_reduce(results, f"{request.name}.replicas", sent_as=request.sent_as)
+
+    def _wrapped(self, group):
+        return group
