@@ -8,7 +8,6 @@ from pathlib import Path
 
 import keras
 
-import keras_par as kp
 from tests.stock_callback_tasks import new_model, rank_of
 from tests.tasks import seed, strategy_scope
 
@@ -147,6 +146,7 @@ def keep_best(folder: str) -> list:
     from keras_tuner import Objective
     from keras_tuner.src.engine.tuner_utils import SaveBestEpoch
 
+    import keras_par as kp
     from tests.cases import arrays
 
     path = os.path.join(folder, "best.weights.h5")
