@@ -245,10 +245,14 @@ def broadcast_objects() -> list:
     """Objects of rank 0 and of the last rank on this one, and the sentences for what cannot be sent."""
     import keras_par as kp
 
+    class Reluctant:
+        def __reduce__(self):
+            raise KeyError("one line\nand another")
+
     last, refused = kp.size() - 1, []
     own = {"units": 8, "rows": np.arange(3) + kp.rank(), "nothing": None, kp.rank(): ("a", 1 + 2j)}
     received = [kp.broadcast_object(own), kp.broadcast_object(own, root_rank=last)]
-    for value, root_rank in ((lambda: 0, last), (own, kp.size()), (own, -1)):
+    for value, root_rank in ((lambda: 0, last), (Reluctant(), 0), (own, kp.size()), (own, -1)):
         try:
             kp.broadcast_object(value, root_rank)
         except ValueError as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_par.base.environment import one_line
 from keras_par.comm import world
 from keras_par.comm.communicator import Communicator
 from keras_par.plan.buckets import fill_buckets
@@ -81,8 +82,8 @@ def broadcast_object(value: Any, root_rank: int = 0) -> Any:
     if communicator.rank == root_rank:
         try:
             message = pickle.dumps((None, value))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            message = pickle.dumps((str(error), None))
+        except Exception as error:  # of any kind: the object's own code is asked
+            message = pickle.dumps((one_line(f"{type(error).__name__}: {error}", 200), None))
     sent = communicator.all_gather(tf.io.decode_raw(message, tf.uint8), "kp.broadcast_object")
     problem, received = pickle.loads(sent.numpy().tobytes())
     if problem is not None:
