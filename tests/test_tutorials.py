@@ -6,6 +6,8 @@ import pytest
 
 from tests.hosts.namespaces import hosts
 from tests.hosts.openssh import NOT_INSTALLED, SERVER, servers
+from tests.launcher import GONE_SECONDS
+from tests.patience import comes_to_be, here
 from tests.ranks.pool import REPOSITORY
 from tests.tutorials import Change, Command, File, follow, require_printed, steps_of
 
@@ -87,10 +89,14 @@ def test_a_tutorial_tells_the_truth(name, tmp_path):
     assert follow((FOLDER / name).read_text(), tmp_path) > 0
 
 
+def processes_of(hosts) -> dict[str, set[int]]:
+    return {name: set(hosts.pids(name)) for name in hosts.names}
+
+
 @pytest.mark.cluster
 def test_the_tutorial_of_clusters_tells_the_truth(tmp_path):
     assert Path(SERVER).exists(), NOT_INSTALLED
     with hosts("node1", "node2") as pair, servers(pair):
-        before = {name: set(pair.pids(name)) for name in pair.names}
+        before = processes_of(pair)
         assert follow((FOLDER / OF_CLUSTERS).read_text(), tmp_path, pair.within("node1")) > 0
-        assert before == {name: set(pair.pids(name)) for name in pair.names}
+        assert comes_to_be(lambda: processes_of(pair) == before, here(GONE_SECONDS)), processes_of(pair)
