@@ -1,9 +1,11 @@
 """Bad input gets one sentence that says what is wrong and what to do, the same on every rank, and no hang."""
 
 import re
+import traceback
 
 import pytest
 
+from keras_par.base.user_code import PACKAGE, without_own_frames
 from tests import layout_misuse, tasks
 from tests.ranks.pool import Failure
 
@@ -57,6 +59,19 @@ def test_an_error_of_kerass_shows_few_lines_of_this_package(ranks):
         assert failure.kind == "ValueError" and "expected axis -1 of input shape" in failure.message
         assert len(re.findall(r'File ".*keras_par/keras_patches/', failure.traceback)) == 3, failure.traceback
         assert "fit.py" in failure.traceback and "local_batch_size" not in failure.traceback
+
+
+def test_lines_of_the_users_stay_in_a_traceback():
+    ours: dict = {}
+    exec(compile("def call(function):\n    function()\n", str(PACKAGE / "made_up.py"), "exec"), ours)
+
+    def mistake():
+        raise KeyError("the user's")
+
+    with pytest.raises(KeyError) as caught:
+        ours["call"](lambda: ours["call"](mistake))
+    lines = traceback.extract_tb(without_own_frames(caught.value.__traceback__))
+    assert [line.name for line in lines][1:] == ["<lambda>", "mistake"]
 
 
 @pytest.mark.parametrize("which", layout_misuse.CASES)

@@ -1,7 +1,4 @@
-"""Versions: of this package, of those that it works with, as its metadata ask for them, and of those that are here.
-
-And where Horovod is, found without loading it, so that the launcher and the ranks mean the same one.
-"""
+"""What is installed, found without loading it: versions of this package and of those it works with, and Horovod."""
 
 import sys
 from collections.abc import Mapping
