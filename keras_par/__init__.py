@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keras_par.distribution.runtime import local_rank as local_rank
     from keras_par.distribution.runtime import local_size as local_size
     from keras_par.distribution.runtime import rank as rank
+    from keras_par.distribution.runtime import run_on_rank_0 as run_on_rank_0
     from keras_par.distribution.runtime import shutdown as shutdown
     from keras_par.distribution.runtime import size as size
     from keras_par.launch.function_call import run as run
@@ -54,6 +55,7 @@ _ROOM_OF = {
     "local_size": "keras_par.distribution.runtime",
     "rank": "keras_par.distribution.runtime",
     "run": "keras_par.launch.function_call",
+    "run_on_rank_0": "keras_par.distribution.runtime",
     "search": "keras_par.searching.search",
     "shutdown": "keras_par.distribution.runtime",
     "size": "keras_par.distribution.runtime",

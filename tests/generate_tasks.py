@@ -119,6 +119,7 @@ def adapters(divided: str, folder: Path, rank_0_only: bool = False) -> dict:
             made.backbone.save_lora_weights(folder / "a.lora.h5")
         if not rank_0_only:
             made.save_to_preset(str(folder / "preset"))
+            exported(made, divided, folder / "transformers")
         trained = [np.asarray(weight.value) for weight in made.trainable_weights]
         for weight in made.trainable_weights:
             weight.assign(np.zeros(weight.shape))
@@ -126,6 +127,19 @@ def adapters(divided: str, folder: Path, rank_0_only: bool = False) -> dict:
             made.backbone.load_lora_weights(folder / "a.lora.h5")
         loaded = [np.asarray(weight.value) for weight in made.trainable_weights]
     return {"trained": trained, "loaded": loaded, "rank": rank, "size": size}
+
+
+def exported(made: keras.Model, divided: str | None, folder: Path) -> None:
+    """Writes Hugging Face's files, on ranks by rank 0."""
+
+    def export():
+        made.export_to_transformers(str(folder))
+
+    if divided == "plain":
+        return export()
+    import keras_par as kp
+
+    kp.run_on_rank_0(export, made)
 
 
 def loops() -> list[list[float]]:

@@ -264,3 +264,37 @@ def go_back_to_a_file(folder: str, mesh: tuple | None, divided: str | None = Non
     model.load_weights(path)
     model.fit(x[16:], y[16:], **fit)
     return model.get_weights()
+
+
+def on_rank_0(zero: int) -> dict:
+    """What functions that rank 0 runs return or raise, of a model that is divided with `zero` of 3."""
+    import keras_par as kp
+
+    with kp.DataParallel(zero=zero, zero_min_kb=0).scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        model.compile("sgd", "mse")
+    rows = np.ones((2, 4))
+    before = np.asarray(model.layers[0].kernel)
+
+    def rewrite():
+        model.layers[0].kernel.assign(2 * before)
+        return [np.asarray(weight).tolist() for weight in model.weights], kp.run_on_rank_0(lambda: "within", model)
+
+    def raised(function, *args):
+        try:
+            return function(*args)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    found = {
+        "rank": kp.rank(),
+        "expected": ([(2 * before).tolist(), [0.0] * 3], "within"),
+        "returned": kp.run_on_rank_0(rewrite, model),
+        "assigned": bool(np.array_equal(model.layers[0].kernel, 2 * before)),
+        "failed": [raised(kp.run_on_rank_0, each, model) for each in (lambda: {}["nothing"], before.item)],
+        "predicted": raised(kp.run_on_rank_0, lambda: model.predict(rows, verbose=0).shape, model),
+        "another": raised(kp.run_on_rank_0, int, model) if kp.rank() == 0 else raised(model.predict, rows),
+    }
+    with kp.independent():
+        found["alone"] = raised(kp.run_on_rank_0, kp.rank, model)
+    return found | {"together": model.predict(rows, verbose=0).shape}

@@ -5,6 +5,7 @@ import math
 import h5py
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from tests import generate_tasks as tasks
 from tests.ranks.pool import together
@@ -68,7 +69,9 @@ def test_files_of_adapters_are_one_processs(divided, tmp_path, ranks, plain, exa
         ranks(2).begin(tasks.adapters, divided=divided, folder=tmp_path / "ranks"),
     )
     expected, found = contents(tmp_path / "alone"), contents(tmp_path / "ranks")
-    assert expected.keys() == found.keys() and any("lora_kernel_a" in name for name in found)
+    assert expected.keys() == found.keys()
+    for name in "lora_kernel_a", "q_proj.weight":
+        assert any(name in each for each in found)
     for name, value in expected.items():
         exactness(distance(found[name], value), TOLERANCE)
     for each in results:
@@ -98,8 +101,10 @@ def test_rank_0_may_save_adapters_that_are_whole_on_each_rank(tmp_path, ranks):
 
 
 def contents(folder) -> dict[str, np.ndarray]:
-    """The arrays of all HDF5 files."""
+    """The arrays of all HDF5 files, and of Hugging Face's."""
     found = {}
+    for path in folder.rglob("*.safetensors"):
+        found |= {f"{path.name} {name}": value for name, value in load_file(path).items()}
     for path in sorted(folder.rglob("*.h5")):
         with h5py.File(path) as file:
             file.visititems(

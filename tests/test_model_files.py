@@ -116,3 +116,21 @@ def test_training_goes_back_to_a_file_with_gradients_half_accumulated(
     )
     for weights in results:
         exactness(relative_distance(weights, twin), 1e-12)
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_rank_0_runs_what_it_is_given_for_a_whole_model(zero, ranks):
+    first, second = ranks(2).run(tasks.on_rank_0, zero=zero)
+    assert (first["rank"], second["rank"]) == (0, 1)
+    assert first["returned"] == first["expected"] and second["returned"] is None
+    assert first["assigned"] and second["assigned"] == (zero == 3)
+    for found in first, second:
+        key, value = found["failed"]
+        assert key.startswith("AgreedRuntimeError") and "kp.run_on_rank_0 of model 'sequential" in key
+        assert "KeyError: 'nothing'" in key and value.startswith("AgreedValueError")
+        assert "needs" in found["another"] or "kp.run_on_rank_0" in found["another"]
+        assert found["alone"] == found["rank"] and found["together"] == (2, 3)
+    if zero:
+        assert first["predicted"] == second["predicted"] and "AgreedValueError" in first["predicted"]
+    else:
+        assert first["predicted"] == (2, 3) and second["predicted"] is None

@@ -7,8 +7,9 @@ import multiprocessing
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,6 +23,7 @@ from keras_par.distribution.seeds import Seed, share
 from keras_par.job import failures, rank_heartbeat
 from keras_par.job.start_communication import start
 from keras_par.keras_patches.coordination import fit_call as runs
+from keras_par.keras_patches.files.model_files import together
 from keras_par.keras_patches.inputs.input import without_distribution
 from keras_par.keras_patches.install import install
 from keras_par.keras_patches.models import binding as bindings
@@ -272,6 +274,49 @@ def independent() -> Iterator[None]:
     """
     with bindings.independent(), runs.hidden(), without_distribution():
         yield
+
+
+def run_on_rank_0(function: Callable[[], Any], model: keras.Model) -> Any:
+    """Calls a function on rank 0 only, for which a model that the ranks divide is whole; for what writes a model.
+
+    Example:
+        ```python
+        inputs = keras.Input((8,))
+        with kp.DataParallel(zero=3, zero_min_kb=0).scope():
+            model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+        whole = kp.run_on_rank_0(lambda: [weight.numpy() for weight in model.weights], model)
+        whole and whole[0].shape  # -> (8, 1) on rank 0, None on rank 1
+        ```
+
+    Each variable that the function reads is gathered on rank 0 at that moment, and each that it assigns gets its
+    shards on all ranks. The other ranks wait, and take part in this only. Within the function Keras is what it is in
+    one process, as within `kp.independent`. What Keras itself writes, as `Model.save`, needs no such call: for a model
+    that is divided rank 0 alone writes it anyway.
+
+    Args:
+        function: takes no arguments. Rank 0's is called.
+        model: which the function uses, the same on every rank. Rank 0 can have no others that are divided.
+
+    Returns:
+        What the function returns on rank 0, None on other ranks.
+
+    Raises:
+        ValueError: on every rank, if the function raised one, or the ranks' models differ; on this rank, within a
+            callback that runs on one rank only.
+        RuntimeError: on every rank, if the function raised something else; on this rank, if another has left the job.
+
+    Costs four all-gathers of a few bytes, and for each read or assignment of a variable that is divided one broadcast
+    of a number, besides one all-gather for each divided dim or one broadcast of each shard.
+    """
+
+    if not bindings.is_distributed() or bindings.is_independent():
+        return function()
+
+    def alone():
+        with independent():
+            return function()
+
+    return together(model, "kp.run_on_rank_0", alone)
 
 
 def init_for(options: Options) -> None:

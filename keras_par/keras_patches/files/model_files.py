@@ -128,8 +128,9 @@ def together(model: keras.Model, what: str, act: Callable[[], Any], sums_accumul
         ValueError: on every rank, if the ranks have other models, or `act` raised one on rank 0.
         RuntimeError: on every rank, if `act` raised something else; here, if a rank has left the job instead.
     """
-    refuse(f"{what} of '{model.name}', whose variables the ranks divide")
     communicator, variables = world.current(), divided(model)
+    named = f"{what} of '{model.name}'" + (", whose variables the ranks divide," if variables else "")
+    refuse(named.removesuffix(","))
     try:
         # Under this name calls of fit and the like begin, too, so that a rank that is there instead is found out.
         calls = gather_or_raise(communicator, "kp.run", {"call": what, "divided variables": len(variables)}, None)
@@ -137,14 +138,13 @@ def together(model: keras.Model, what: str, act: Callable[[], Any], sums_accumul
         if not failures.is_consequence(error):
             raise
         raise RuntimeError(
-            f"keras-par: {what} of '{model.name}', whose variables the ranks divide, needs all ranks, but another one "
-            "has left: call it on every rank, not on rank 0 only."
+            f"keras-par: {named} needs all ranks, but another one has left: call it on every rank, not on rank 0 only."
         ) from failures.explain(error)
     other = next((rank for rank, call in enumerate(calls) if call != calls[0]), None)
     if other is not None:
         raise AgreedValueError(
             f"keras-par: rank 0 calls {shown(calls[0])} while rank {other} calls {shown(calls[other])}: call "
-            f"{what} of '{model.name}', whose variables the ranks divide, on every rank."
+            f"{named} on every rank."
         )
     files, binding = Files(communicator, variables), bindings.of(model)
     with whole_accumulators(model, binding.data) if binding and sums_accumulators else contextlib.nullcontext():

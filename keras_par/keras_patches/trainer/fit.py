@@ -162,7 +162,7 @@ def batch_together(original):
 
 
 def told(call):
-    """The result of `call`; an error in it reaches the other ranks before it is raised here.
+    """The result of `call`; an error in it reaches the other ranks before it is raised here, if they make it, too.
 
     Its traceback has no frames of this package but the innermost, where Keras leaves out its own frames, too.
     """
@@ -171,6 +171,8 @@ def told(call):
     except Exception as caught:
         if keras.config.is_traceback_filtering_enabled():
             caught = caught.with_traceback(without_own_frames(caught.__traceback__))
+        if bindings.is_independent():
+            raise caught
         error = complaint_in(caught) or caught
         rank_heartbeat.current().enter(rank_heartbeat.SCRIPT)  # the ranks tell each other for some seconds
         shared = failures.explain(error)

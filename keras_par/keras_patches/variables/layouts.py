@@ -139,7 +139,9 @@ def layout_of(variable: Any, strategy: Any, shape) -> tuple[Placement, RankMesh]
         )
     axes = layout.axes
     wrong = complaint(tuple(shape), axes, mesh.plan)
-    if wrong and "divisible" in wrong and (within_attention() or is_replicable(strategy, variable.path)):
+    is_packed = tf.as_dtype(variable.dtype).is_integer  # by Model.quantize: not of the shape that the pattern is for
+    may_be_whole = within_attention() or is_replicable(strategy, variable.path)
+    if wrong and (is_packed or ("divisible" in wrong and may_be_whole)):
         logger.warning("keras-par: '%s' is not divided, because %s", variable.path, wrong)
         return None
     if wrong:
