@@ -185,7 +185,7 @@ class Calibration:
 
 def calibrated(config):
     """A configuration whose data set has one window only: which of several Keras takes differs among processes."""
-    return lambda: config(["keraspar"], Calibration(), num_samples=1, sequence_length=LENGTH, group_size=8)
+    return lambda: config(["keraspar"], Calibration(), num_samples=1, sequence_length=LENGTH, group_size=16)
 
 
 CALIBRATED = {"gptq": calibrated(keras.quantizers.GPTQConfig), "awq": calibrated(keras.quantizers.AWQConfig)}
@@ -209,7 +209,7 @@ def adapt(backbone: keras.Model) -> None:
 def use(divided: str, name: str, tuning: str, folder: str) -> dict:
     """What a task's model is trained to, says and writes, and what comes back from each of its files."""
     before = keras.config.dtype_policy()
-    dtype = "float32" if tuning in CALIBRATED else "float64"  # AWQ fails in float64
+    dtype = "float32" if tuning == "awq" else "float64"  # in which AWQ fails
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)
     try:

@@ -20,6 +20,7 @@ from keras_par.comm.reducer import Gradient, scaled, values_of, with_values
 from keras_par.keras_patches.rows.row_dims import UNSURE, Rows, is_symbolic
 from keras_par.keras_patches.rows.row_slices import Lookup, joined, lookup_of, pieces, summed
 from keras_par.keras_patches.step.known_losses import require_known
+from keras_par.keras_patches.variables.division import is_range
 from keras_par.keras_patches.variables.layouts import divide
 from keras_par.sharding import step as steps
 from keras_par.sharding.collective_names import is_in_loop, numbered
@@ -317,11 +318,6 @@ def sum_gradients(
 def is_to_sum(gradient: Gradient, variable: Any) -> bool:
     """True if a gradient is this rank's part of a sum, not the sum or a part of that, nor a range of numbers."""
     return not (is_summed_backward(variable) or is_range(variable) or is_part(gradient, variable))
-
-
-def is_range(variable: Any) -> bool:
-    """True for a variable that takes its gradient as its value."""
-    return getattr(variable, "overwrite_with_gradient", False)
 
 
 def with_shapes(gradients, variables) -> list:

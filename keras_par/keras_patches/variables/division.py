@@ -77,8 +77,8 @@ def over_rows(
 
 
 def is_range(variable: keras.Variable) -> bool:
-    """True for the ranges of float8, which take their gradients as values."""
-    return getattr(variable, "overwrite_with_gradient", False)
+    """True for the ranges of float8, which take their gradients as values; Keras marks them once they are made."""
+    return getattr(variable, "overwrite_with_gradient", False) or variable.name.endswith("_amax_history")
 
 
 def is_table(layer: Any) -> bool:
