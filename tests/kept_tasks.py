@@ -100,10 +100,10 @@ def stateful(distributed: bool) -> dict:
     return {"weights": weights, "states": [np.asarray(state) for state in rnn.states]}
 
 
-def float8(distributed: bool) -> dict:
+def float8(distributed: bool, **options) -> dict:
     """All variables of a network that is trained in float8, and their paths."""
     seed(distributed)
-    with strategy_scope(distributed):
+    with strategy_scope(distributed, **options):
         model = network()
         model.quantize("float8")
         model.compile(keras.optimizers.SGD(0.1), crossentropy())

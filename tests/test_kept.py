@@ -49,9 +49,11 @@ def test_stateful_layers_keep_each_ranks_rows(ranks, plain, exactness):
     exactness(relative_distance([np.concatenate(own)], [states]), 1e-6)
 
 
-def test_the_ranges_of_float8_are_those_of_all_rows(ranks, plain):
+@pytest.mark.parametrize("options", [{}, {"zero": 3, "zero_min_kb": 0}])
+def test_the_ranges_of_float8_are_those_of_all_rows(options, ranks, plain):
     [twin], (first, second) = together(
-        plain.begin(kept_tasks.float8, distributed=False), ranks(2).begin(kept_tasks.float8, distributed=True)
+        plain.begin(kept_tasks.float8, distributed=False),
+        ranks(2).begin(kept_tasks.float8, distributed=True, **options),
     )
     ranges = [path for path in twin if "amax_history" in path or "scale" in path]
     assert len(ranges) == 12

@@ -1,14 +1,18 @@
 """The report's first sentence says what a job was slow for."""
 
+import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_par.agent.rank_process import waited_for_memory
 from keras_par.report import answer, run_folder
-from tests import run_folders
-from tests.launcher import program, run_all
+from tests import run_folders, worlds
+from tests.control_group import memory_limit
+from tests.launcher import Job, program, run_all
+from tests.programs import full_memory
 
 SAYS = {
     "data": "% of the time in fit is input, in which steps wait for their rows",
@@ -46,12 +50,30 @@ def test_a_share_is_of_all_ranks_and_attempts(tmp_path):
 
 def test_memory_that_is_full_is_said_first(tmp_path):
     run_folders.describe(tmp_path, 2)
-    for rank, waited in enumerate((0.0, 60.0)):
+    for rank, waited in enumerate((0.0, 12.0)):
         begin = run_folders.sample(1, 1, (0.0,) * 5, memory_wait=7.0)
         end = run_folders.sample(101, 10, (2.0, 90.0, 6.0, 1.0, 1.0), memory_wait=7.0 + waited)
         run_folders.write_lines(tmp_path / f"rank.{rank}" / "progress.jsonl", [begin, end])
     said = answer.answer(run_folder.read(tmp_path)).replace("\N{NO-BREAK SPACE}", " ")
-    assert said.startswith("30.0 % of the time processes on the ranks' hosts wait for memory, which is full: hold less")
+    assert said.startswith("6.0 % of the time processes on the ranks' hosts wait for memory, which is full: hold less")
+
+
+@pytest.mark.slow
+def test_a_job_whose_memory_is_full(tmp_path):
+    size = full_memory.NUM_PAGES * full_memory.PAGE
+    (tmp_path / "file").write_bytes(np.random.default_rng(1).bytes(size))
+    os.sync()
+    job = Job("-np", 2, "--log-dir", tmp_path / "job", program("full_memory"), tmp_path)
+    with memory_limit(size // 2) as group:
+        for rank in range(2):
+            job.wait_for(tmp_path / f"ready.{rank}")
+        for process in worlds.ranks(job):
+            (group / "cgroup.procs").write_text(str(process.pid))
+        (tmp_path / "limited").touch()
+        assert job.wait().status == 0
+    said = answer.answer(run_folder.read(tmp_path / "job"))
+    print(said)
+    assert "of the time processes on the ranks' hosts wait for memory, which is full" in said
 
 
 def test_the_kernel_says_how_long_processes_wait_for_memory():
