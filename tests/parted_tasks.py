@@ -119,3 +119,31 @@ def train_into_nan() -> list:
     x, y = rows(16)
     model.fit(np.full_like(x, np.nan), y, batch_size=8, verbose=0)
     return model.get_weights()
+
+
+def part_in_one_number(num_small: int, epochs: int) -> dict:
+    """Changes one number of many on rank 1; how many epochs began until all were told, and how many variables are."""
+    import keras_par as kp
+
+    with strategy_scope(True):
+        small = [keras.layers.Dense(1) for _ in range(num_small)]
+        model = keras.Sequential([keras.layers.Input((600,)), keras.layers.Dense(600), *small])
+        model.compile("sgd", "mse")
+    begun = []
+
+    class Changes(keras.callbacks.Callback):
+        every_rank_writes = True
+
+        def on_epoch_begin(self, epoch, logs=None):
+            begun.append(epoch)
+            if epoch == 0 and kp.rank() == 1:
+                kernel = np.array(model.layers[0].kernel)
+                kernel[-1, -1] += 1
+                model.layers[0].kernel.assign(kernel)
+
+    said = ""
+    try:
+        model.fit(np.zeros((2, 600)), np.zeros((2, 1)), batch_size=2, epochs=epochs, verbose=0, callbacks=[Changes()])
+    except RuntimeError as error:
+        said = str(error)
+    return {"said": said, "epochs": len(begun), "variables": len(model.trainable_variables), "size": kp.size()}

@@ -62,3 +62,12 @@ def test_ranks_may_begin_apart_where_the_strategy_lets_them(ranks):
 def test_weights_that_are_no_numbers_have_not_parted(ranks):
     results = ranks(2).run(parted_tasks.train_into_nan)
     assert len(results) == 2 and all(np.isnan(weights[0]).all() for weights in results)
+
+
+@pytest.mark.parametrize(("num_small", "epochs"), [(20, 1), (20, 50), (1, 50)])
+def test_each_number_is_looked_at_in_turn_and_all_at_the_end(num_small, epochs, ranks):
+    """An epoch's end looks at 32 of the variables, and at an eighth of the large one, whose last number has changed."""
+    for found in ranks(2).run(parted_tasks.part_in_one_number, num_small=num_small, epochs=epochs):
+        assert found["size"] == 2 and found["variables"] == 2 * num_small + 2
+        assert "dense" in found["said"] and "kernel' of model" in found["said"] and "have parted" in found["said"]
+        assert found["epochs"] == 1 if epochs == 1 else 1 < found["epochs"] <= 8 * (1 + num_small // 16)

@@ -328,8 +328,8 @@ class StopTogether(keras.callbacks.Callback):
     """Stops all ranks as soon as a callback on one of them asks for it, so that none goes on alone.
 
     It comes after the user's callbacks. Epochs begin with rank 0's learning rates, and `fit` returns when all ranks'
-    callbacks are done, so that what one of them writes is complete. After each epoch, and then, the weights must be
-    the same on all ranks, which costs one all-gather of 8 bytes a variable.
+    callbacks are done, so that what one of them writes is complete. The weights must be the same on all ranks then; of
+    many or large ones each epoch looks at a part. That costs one all-gather of 8 bytes a variable.
     """
 
     reads_own_logs = True
@@ -354,5 +354,5 @@ class StopTogether(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         run = current()
         if run is not None:
-            require_same_weights(run.binding, self.model)
+            require_same_weights(run.binding, self.model, epoch)
             self.model.stop_training = run.any_rank(self.model.stop_training)

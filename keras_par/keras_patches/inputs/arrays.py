@@ -115,6 +115,11 @@ class SparseArrayInput(Input):
         with seeded(shuffle_seed):
             return super()._read(shuffle_seed, order)
 
+    def dataset(self, num_shards: int, shard_id: int, shuffle_seed: int | None, order: Any) -> tf.data.Dataset:
+        dataset = super().dataset(num_shards, shard_id, shuffle_seed, order)
+        self.unread = tf.data.Dataset.range(0)  # arrays are shuffled only when they are read
+        return dataset
+
 
 class ArrayInput(SparseArrayInput):
     """Arrays and other readers of rows, of which each rank takes its rows only."""

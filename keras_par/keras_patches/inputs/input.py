@@ -57,7 +57,7 @@ class Input:
     generators: str | None = None  # a digest of the states of generators that are to stand as rank 0's
     num_to_replay: int | None = 0  # batches of an iterator to be read so that the next one's order is right; None: all
     reads_ahead = False  # True if it is not known how far workers have read when an epoch reads only a part
-    uncut: tf.data.Dataset  # what `dataset` cuts: making an iterator of it moves the same seeds on
+    unread: tf.data.Dataset  # making an iterator of it, which is not read, moves the same seeds on as one of `dataset`
     digest: Digest | None = None
 
     def __init__(self, adapter: Any, given: Any, auto_shard: bool = True, remainder: Remainder = "exact"):
@@ -125,7 +125,7 @@ class Input:
             order: rank 0's `order`.
         """
         with without_distribution():
-            self.uncut = uncut = self._read(shuffle_seed, order)
+            self.unread = uncut = self._read(shuffle_seed, order)
             return self._own(uncut) if self.is_sharded else self._cut(uncut, num_shards, shard_id)
 
     def replay(self, dataset: tf.data.Dataset, position: Position) -> None:

@@ -13,13 +13,20 @@ from keras_par.sharding.variable_views import is_sharded, local_view
 
 logger = logging.getLogger("keras_par")
 
-INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}
+# What an epoch's end looks at: so many variables, and of those of more bytes one of so many parts.
+MOST, LARGE, NUM_PARTS = 32, 2**20, 8
 
 
-def require_same_weights(binding: Binding, model: keras.Model) -> None:
+def require_same_weights(binding: Binding, model: keras.Model, epoch: int | None = None) -> None:
     """Compares the ranks' trainable variables by a sum of their bits; of divided ones those of equal shards.
 
-    Costs one all-gather of 8 bytes a variable, and reading the variables once.
+    Costs one all-gather of 8 bytes a variable, and reading what it looks at once.
+
+    Args:
+        binding: the model's.
+        model: whose variables they are.
+        epoch: that has ended, for a quick look at some of many variables and a part of large ones, at others with each
+            epoch. None for all.
 
     Raises:
         RuntimeError: on every rank, if a variable differs.
@@ -27,9 +34,14 @@ def require_same_weights(binding: Binding, model: keras.Model) -> None:
     variables = model.trainable_variables
     if not variables or not binding.shares_weights:
         return
-    parted = first_parted(binding, variables, marks(variables))
+    part = None
+    if epoch is not None:
+        count = min(MOST, len(variables))
+        turn, begin = divmod(epoch * count, len(variables))
+        variables, part = [*variables, *variables][begin : begin + count], turn % NUM_PARTS
+    parted = first_parted(binding, variables, marks(variables, part))
     # Numbers that are none have many forms, of which any may come out of a sum.
-    if parted and (parted := first_parted(binding, variables, marks(variables, without_nan=True))):
+    if parted and (parted := first_parted(binding, variables, marks(variables, part, without_nan=True))):
         place, rank, first = parted
         raise AgreedRuntimeError(
             f"keras-par: the ranks' weights have parted: '{variables[place].path}' of model '{model.name}' is not the "
@@ -58,23 +70,27 @@ def allow_other_weights(binding: Binding, model: keras.Model) -> None:
             )
 
 
-def marks(variables: list[keras.Variable], without_nan: bool = False) -> tf.Tensor:
-    """For each variable the sum of its values' bits, int64."""
+def marks(variables: list[keras.Variable], part: int | None = None, without_nan: bool = False) -> np.ndarray:
+    """For each variable the sum of its values' bits, or of those of a part of its values, int64."""
     with local_view():
-        return tf.stack([mark(tf.convert_to_tensor(variable.value), without_nan) for variable in variables])
+        return np.array([mark(tf.convert_to_tensor(each.value), part, without_nan) for each in variables], "int64")
 
 
-def mark(value: tf.Tensor, without_nan: bool) -> tf.Tensor:
-    if without_nan and value.dtype.is_floating:
-        value = tf.where(tf.math.is_nan(value), tf.zeros([], value.dtype), value)
-    if value.dtype.is_floating:
-        value = tf.bitcast(value, INTEGERS[value.dtype.size])
-    return tf.reduce_sum(tf.cast(value, tf.int64))
+def mark(value: tf.Tensor, part: int | None, without_nan: bool) -> np.int64:
+    size = value.shape.num_elements()
+    if part is not None and size * value.dtype.size > LARGE:
+        value = tf.reshape(value, [-1])[part * size // NUM_PARTS : (part + 1) * size // NUM_PARTS]
+    numbers = np.asarray(value).reshape(-1)
+    if without_nan:
+        numbers = np.where(np.isnan(numbers), np.zeros([], numbers.dtype), numbers)
+    octets = numbers.view("uint8")
+    end = len(octets) // 8 * 8
+    return np.add.reduce(octets[:end].view("int64")) ^ np.add.reduce(octets[end:], dtype="int64")
 
 
-def first_parted(binding: Binding, variables: list[keras.Variable], own: tf.Tensor) -> tuple[int, int, int] | None:
+def first_parted(binding: Binding, variables: list[keras.Variable], own: np.ndarray) -> tuple[int, int, int] | None:
     """The first variable, by its place, that a rank holds otherwise than the first rank that should hold the same."""
-    everywhere = binding.communicator.all_gather(own[tf.newaxis], "kp.weights").numpy()
+    everywhere = binding.communicator.all_gather(tf.constant(own[np.newaxis]), "kp.weights").numpy()
     if (everywhere == everywhere[0]).all() and not any(map(is_sharded, variables)):
         return None
     for place, variable in enumerate(variables):

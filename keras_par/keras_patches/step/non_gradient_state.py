@@ -3,6 +3,7 @@
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_par.comm.communicator import Communicator
@@ -30,12 +31,22 @@ def average_state(communicator: Communicator, model: keras.Model) -> None:
     if communicator.size == 1:
         return
     with local_view():
-        values = [tf.cast(variable.value, tf.float64) for variable in state]
-        parts = [value * first(communicator, variable) for variable, value in zip(state, values, strict=True)]
-        means = communicator.all_reduce(parts, "kp.state", "mean") if state else []
+        values = [numbers(variable).astype("float64") for variable in state]
+        means: list[np.ndarray] = []
+        if state:
+            parts = [value.ravel() * first(communicator, v) for v, value in zip(state, values, strict=True)]
+            [mean] = communicator.all_reduce([tf.constant(np.concatenate(parts))], "kp.state", "mean")
+            pieces = np.split(mean.numpy(), np.cumsum([len(part) for part in parts])[:-1])
+            means = [piece.reshape(value.shape) for piece, value in zip(pieces, values, strict=True)]
         warn_of_parted(communicator, model, dict(zip(map(id, state), zip(values, means, strict=True), strict=True)))
-        for variable, value in zip(state, means, strict=True):
-            variable.assign(tf.cast(value, variable.dtype))
+        for variable, value, mean in zip(state, values, means, strict=True):
+            if not np.array_equal(value, mean):  # as synchronized layers have it, for which an assignment is saved
+                variable.assign(tf.cast(mean, variable.dtype))
+
+
+def numbers(variable: keras.Variable) -> np.ndarray:
+    """A variable's value, where it lies if that is the host's memory."""
+    return np.asarray(tf.convert_to_tensor(variable.value))
 
 
 def first(communicator: Communicator, variable: keras.Variable) -> float:
@@ -53,15 +64,14 @@ def warn_of_parted(communicator: Communicator, model: keras.Model, averaged: dic
     marks = []
     for variable in own:
         if is_integer(variable):
-            value = tf.cast(variable.value, tf.float64)
-            places = tf.reshape(tf.range(1, tf.size(value) + 1), value.shape)
-            number = tf.reduce_sum(value * tf.cast(places, tf.float64))
+            value = numbers(variable).ravel().astype("float64")
+            number = float(value @ np.arange(1.0, value.size + 1))
             marks += [number, -number]
         else:
             value, mean = averaged[id(variable)]
-            is_far = tf.reduce_max(tf.abs(value - mean)) > CLOSE * (tf.reduce_max(tf.abs(mean)) + 1e-30)
-            marks += [tf.cast(is_far, tf.float64)] * 2
-    [most] = communicator.all_reduce([tf.stack(marks)], "kp.state.parted", "max")
+            distance, largest = (np.max(np.abs(each), initial=0) for each in (value - mean, mean))
+            marks += [float(distance > CLOSE * (largest + 1e-30))] * 2
+    [most] = communicator.all_reduce([tf.constant(marks, tf.float64)], "kp.state.parted", "max")
     pairs = most.numpy().reshape(-1, 2)
     parted = [
         v.path for v, (high, low) in zip(own, pairs, strict=True) if (high != -low if is_integer(v) else high > 0)

@@ -123,7 +123,7 @@ class ShardedEpochIterator(TFEpochIterator):
             self._num_batches = self._largest_num_batches
 
     def _get_iterator(self):
-        dataset = self._input.uncut if self._is_spare else super()._get_iterator()
+        dataset = self._input.unread if self._is_spare else super()._get_iterator()
         skip, self._skip = self._skip, 0
         self._read.append(skip)
         return let_go_aside(dataset.skip(skip) if skip else dataset)
@@ -145,7 +145,7 @@ class ShardedEpochIterator(TFEpochIterator):
             if is_first:
                 self._compare(num_read, is_end=False)
             # After an epoch's last step Keras makes an iterator, and at the next one's begin another. To make one that
-            # cuts takes some 20 ms; this one is only needed for the seeds.
+            # cuts takes some 20 ms; this one is only needed for the seeds of a shuffle.
             self._is_spare = self._run is not None and self.steps_per_epoch is None
         self._num_epochs += 1
         self._compare(num_read)
