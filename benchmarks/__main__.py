@@ -13,6 +13,7 @@ PARTS = {
     "overhead": ("overhead", "what the strategy costs beside plain Keras and a hand-written loop"),
     "exactness": ("exactness", "what shared random numbers and the looks at weights and losses cost"),
     "normalization": ("normalization", "what batch normalization by the rows of all ranks costs"),
+    "epochs": ("epochs", "what lies between two epochs, beside plain Keras"),
     "launcher": ("launcher", "what `keras-par run` costs beside mpirun and horovodrun"),
     "agents": ("agents", "what a job of thousands of simulated ranks costs the launcher"),
     "messages": ("messages", "what ranks send each other besides gradients, counted"),

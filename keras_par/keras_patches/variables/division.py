@@ -68,7 +68,8 @@ def over_rows(
     """
     assert mesh.batch_axis is not None and options.zero
     num_parts, dtype = mesh.size(mesh.batch_axis), tf.as_dtype(variable.dtype)
-    if num_parts == 1 or mesh.batch_axis in stored or not (dtype.is_floating and variable.trainable):
+    is_divisible = variable.trainable if dtype.is_floating else options.zero == 3 and dtype.size == 1
+    if num_parts == 1 or mesh.batch_axis in stored or not is_divisible:
         return None
     local = mesh.local_shape(shape, stored) if stored else shape
     if math.prod(local) * dtype.size < options.zero_min_kb * 2**10 or is_range(variable):
