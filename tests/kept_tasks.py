@@ -113,6 +113,28 @@ def float8(distributed: bool, **options) -> dict:
     return {variable.path.split("/", 1)[1]: np.asarray(variable.value) for variable in model.variables}
 
 
+def tune_quantized(distributed: bool, mode: str = "int8") -> dict:
+    """Trains adapters beside kernels of 8 bits, saves and loads them; the kernels' dims here and whole."""
+    seed(distributed)
+    options = {"zero": 3, "zero_min_kb": 0} if distributed else {}
+    random = np.random.default_rng(1)
+    with strategy_scope(distributed, **options):
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(9, "relu"), keras.layers.Dense(4)])
+        model.quantize(mode)
+        for layer in model.layers:
+            layer.enable_lora(2)
+            layer.lora_kernel_b.assign(random.normal(size=layer.lora_kernel_b.shape))
+        model.compile(keras.optimizers.Adam(1e-2), "mse")
+    x, y = random.normal(size=(16, 6)), random.normal(size=(16, 4))
+    model.fit(x, y, batch_size=4, epochs=2, verbose=0, shuffle=False)
+    packed = [each for each in model.variables if each.dtype == "int8" and each.name == "kernel"]
+    return {
+        "weights": model.get_weights(),
+        "predicted": model.predict(x, verbose=0),
+        "packed": [(tuple(each.shape), tuple(getattr(each, "local", each).shape)) for each in packed],
+    }
+
+
 def refused(kind: str) -> str:
     """The error of a model whose step or function cannot be, with its notes."""
 

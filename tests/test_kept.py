@@ -1,5 +1,7 @@
 """Logs and state of training steps of users' own are those of one process, or it is said why they cannot be."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,20 @@ def test_the_ranges_of_float8_are_those_of_all_rows(options, ranks, plain):
         np.testing.assert_array_equal(value, second[path], err_msg=path)
         # float8 rounds to 3 bits: a last digit that float rounding moves across a border moves all after it
         np.testing.assert_allclose(value, twin[path], rtol=5e-2, atol=5e-3, err_msg=path)
+
+
+@pytest.mark.parametrize(("mode", "shapes"), [("int8", [(6, 9), (9, 4)]), ("int4", [(6, 5), (9, 2)])])
+def test_packed_kernels_are_divided_beside_adapters(mode, shapes, ranks, plain, exactness):
+    [alone], results = together(
+        plain.begin(kept_tasks.tune_quantized, distributed=False, mode=mode),
+        ranks(2).begin(kept_tasks.tune_quantized, distributed=True, mode=mode),
+    )
+    assert [whole for whole, _ in alone["packed"]] == shapes
+    for found in results:
+        assert [whole for whole, _ in found["packed"]] == shapes
+        assert all(math.prod(local) < math.prod(whole) for whole, local in found["packed"])
+        exactness(relative_distance(found["weights"], alone["weights"]), 1e-6)
+        exactness(relative_distance([found["predicted"]], [alone["predicted"]]), 1e-6)
 
 
 @pytest.mark.parametrize(

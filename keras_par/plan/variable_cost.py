@@ -202,7 +202,8 @@ def placed(parameter: Parameter, stored: Axes, setting: Setting, use: Use) -> Pl
     axis, num_parts = setting.data_axis, setting.mesh[setting.data_axis]
     placement = None
     is_large = setting.local_elements(parameter.shape, stored) * parameter.item_bytes >= setting.zero_min_kb * 2**10
-    can_be = parameter.is_trainable and is_large and num_parts > 1 and axis not in stored and use.sparse_rows is None
+    is_divisible = parameter.is_trainable or (setting.zero == 3 and parameter.item_bytes == 1)  # what is quantized
+    can_be = is_divisible and is_large and num_parts > 1 and axis not in stored and use.sparse_rows is None
     if setting.zero and can_be:
         placement = in_parts(parameter.shape, stored, axis, num_parts, setting.zero, parameter.is_elementwise)
     return placement or alike(stored, axis)

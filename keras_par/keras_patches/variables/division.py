@@ -56,7 +56,7 @@ def over_rows(
 ) -> Placement | None:
     """How a variable lies of which ranks with other rows divide what the strategy's stage of ZeRO says.
 
-    None if they divide nothing of it, because it is small, no floats, or not trained.
+    None if they divide nothing of it, because it is small, or neither trained nor, in the third stage, quantized.
 
     Args:
         variable: may be being made.
