@@ -308,7 +308,6 @@ def run_on_rank_0(function: Callable[[], Any], model: keras.Model) -> Any:
     Costs four all-gathers of a few bytes, and for each read or assignment of a variable that is divided one broadcast
     of a number, besides one all-gather for each divided dim or one broadcast of each shard.
     """
-
     if not bindings.is_distributed() or bindings.is_independent():
         return function()
 

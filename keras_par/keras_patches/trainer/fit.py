@@ -162,7 +162,7 @@ def batch_together(original):
 
 
 def told(call):
-    """The result of `call`; an error in it reaches the other ranks before it is raised here, if they make it, too.
+    """The result of `call`; an error in it reaches the other ranks, unless this rank works alone, and is raised here.
 
     Its traceback has no frames of this package but the innermost, where Keras leaves out its own frames, too.
     """
