@@ -128,8 +128,10 @@ def test_rank_0_runs_what_it_is_given_for_a_whole_model(zero, ranks):
         key, value = found["failed"]
         assert key.startswith("AgreedRuntimeError") and "kp.run_on_rank_0 of model 'sequential" in key
         assert "KeyError: 'nothing'" in key and value.startswith("AgreedValueError")
-        assert "needs" in found["another"] or "kp.run_on_rank_0" in found["another"]
         assert found["alone"] == found["rank"] and found["together"] == (2, 3)
+    assert "rank 0 calls kp.run_on_rank_0 of a model with" in first["another"]
+    assert "while rank 1 calls predict" in first["another"]
+    assert "'call' is kp.run_on_rank_0 on rank 0 but predict on rank 1" in second["another"]
     if zero:
         assert first["predicted"] == second["predicted"] and "AgreedValueError" in first["predicted"]
     else:

@@ -288,10 +288,9 @@ def run_on_rank_0(function: Callable[[], Any], model: keras.Model) -> Any:
         whole and whole[0].shape  # -> (8, 1) on rank 0, None on rank 1
         ```
 
-    Each variable that the function reads is gathered on rank 0 at that moment, and each that it assigns gets its
-    shards on all ranks. The other ranks wait, and take part in this only. Within the function Keras is what it is in
-    one process, as within `kp.independent`. What Keras itself writes, as `Model.save`, needs no such call: for a model
-    that is divided rank 0 alone writes it anyway.
+    A divided variable that the function reads is gathered on rank 0 at that moment, and one that it assigns gets its
+    shards on all ranks; the others only take part in this. Of a variable that each rank holds, rank 0's copy is read
+    and changed. Within the function Keras is what it is in one process, as within `kp.independent`.
 
     Args:
         function: takes no arguments. Rank 0's is called.
@@ -301,12 +300,11 @@ def run_on_rank_0(function: Callable[[], Any], model: keras.Model) -> Any:
         What the function returns on rank 0, None on other ranks.
 
     Raises:
-        ValueError: on every rank, if the function raised one, or the ranks' models differ; on this rank, within a
-            callback that runs on one rank only.
+        ValueError: on every rank, if the function raised one, or the ranks' models differ.
         RuntimeError: on every rank, if the function raised something else; on this rank, if another has left the job.
 
-    Costs four all-gathers of a few bytes, and for each read or assignment of a variable that is divided one broadcast
-    of a number, besides one all-gather for each divided dim or one broadcast of each shard.
+    Costs four all-gathers of a few bytes, and for each divided variable that is read or assigned a broadcast of a
+    number, besides an all-gather for each divided dim or a broadcast of each shard.
     """
     if not bindings.is_distributed() or bindings.is_independent():
         return function()

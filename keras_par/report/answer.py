@@ -9,7 +9,7 @@ from keras_par.report.progress import PHASES, Progress, Sample
 from keras_par.report.run_folder import Run
 
 LEAST = 0.2  # share of the time in fit that is worth a word
-# Of the time in which a process waits for memory: a loop over a file of a fifth more than its memory became 90 times
+# Of the time in which a process waits for memory: a loop over a file of a third more than its memory became 90 times
 # slower, of which the kernel counts 0.1 only. A host that has room waits for 0.0003.
 LEAST_FOR_MEMORY = 0.05
 START = "start"
